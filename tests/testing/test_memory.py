@@ -210,7 +210,10 @@ def cluster(*arguments: Any, **settings: Any) -> InMemoryKafka:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda kafka: kafka.fail_next("Fetch", error="NOT_COORDINATOR"), "no API of a producer"),
+        (
+            lambda kafka: kafka.fail_next("Fetch", error="NOT_COORDINATOR"),
+            "not an API that a producer uses",
+        ),
         (
             lambda kafka: kafka.fail_next("EndTxn", error="NO_SUCH"),
             "not an error of Kafka's protocol",
@@ -226,13 +229,13 @@ def cluster(*arguments: Any, **settings: Any) -> InMemoryKafka:
         (lambda kafka: kafka.create_topic("orders", 5), "exists already"),
         (lambda kafka: kafka.create_topic("new", 0), "at least one"),
         (lambda kafka: kafka.create_topic("new", -1), "at least one"),
-        (lambda kafka: kafka.create_topic(""), "no name of a topic"),
-        (lambda kafka: kafka.create_topic("a b/"), "no name of a topic"),
-        (lambda kafka: kafka.create_topic("x" * 250), "no name of a topic"),
+        (lambda kafka: kafka.create_topic(""), "cannot be the name of a topic"),
+        (lambda kafka: kafka.create_topic("a b/"), "cannot be the name of a topic"),
+        (lambda kafka: kafka.create_topic("x" * 250), "cannot be the name of a topic"),
         (lambda kafka: kafka.create_topic("__consumer_offsets"), "brokers' own"),
         (lambda kafka: kafka.stop_node(1), "no broker 1: the only broker is 0"),
         (lambda kafka: kafka.start_node(-1), "no broker -1"),
-        (lambda _: cluster({"": 1}), "no name of a topic"),
+        (lambda _: cluster({"": 1}), "cannot be the name of a topic"),
         (lambda _: cluster({"a": 0}), "at least one"),
         (lambda _: cluster(transaction_version=3), "must be 1 or 2"),
         (lambda _: cluster(transaction_version=2, version="3.9"), "knows only 1"),

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeliveryCallbacks:
-    """Runs the callbacks that are due.
+    """The delivery callbacks that are due, and their calls.
 
     Args:
         name: the thread's name, for the log.

@@ -48,7 +48,7 @@ OnDelivery = DeliveryCallback
 if TYPE_CHECKING or IMPL != "cython":
 
     class _FastSender:
-        """Stands for the compiled class of this name in pure Python, where no record is fast."""
+        """The stand-in for the compiled class in pure Python, where no record is fast."""
 
         def _enable_fast_path(self, *_: object) -> None: ...
 

@@ -48,6 +48,8 @@ class WireCodec:
 
     def encode(self, body: m.Request, version: int, correlation_id: int) -> list[Buffer]:
         """Return a framed request, as buffers to send one after the other."""
+        # The requests that every batch and every transaction needs. The schemas take the others,
+        # and the older versions of these, which only old brokers need.
         if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
             return self._produce.encode(body, version, correlation_id)
         if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
@@ -70,10 +72,12 @@ class WireCodec:
         """
         try:
             answer = _decode_plain(body, version, payload)
+            # An error code, a tag or damage: the schemas judge these, and name what does not fit.
             if answer is None:
                 schema, convert = _DECODERS[type(body)]
                 read = read_answer(schema, version, payload, most_elements(body))
                 answer = convert(read, body)
+            # After both ways: a layout that fits says nothing about the values.
             check_answer(body, answer)
         except ValueError as error:
             raise ResponseDecodeError(
@@ -110,6 +114,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _metadata(body: m.MetadataRequest, version: int) -> Any:
+    # An empty list asks for the brokers alone. All topics would be null, which is never sent.
     return kp.MetadataRequest(
         version=version,
         topics=[kp.MetadataRequest.MetadataRequestTopic(name=name) for name in body.topics],
@@ -118,6 +123,7 @@ def _metadata(body: m.MetadataRequest, version: int) -> Any:
 
 
 def _find_coordinator(body: m.FindCoordinatorRequest, version: int) -> Any:
+    # One key in either form: the core looks up one coordinator at a time.
     if version >= FIND_COORDINATOR_WITH_KEYS:
         return kp.FindCoordinatorRequest(
             version=version, key_type=int(body.key_type), coordinator_keys=[body.key]
@@ -136,6 +142,7 @@ def _init_producer_id(body: m.InitProducerIdRequest, version: int) -> Any:
 
 
 def _add_partitions_to_txn(body: m.AddPartitionsToTxnRequest, version: int) -> Any:
+    # Version 4 is for requests between brokers, so only the fields below it are filled.
     topic = kp.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     return kp.AddPartitionsToTxnRequest(
         version=version,
@@ -239,6 +246,7 @@ _ENCODERS: dict[type, Callable[[Any, int], Any]] = {
 
 
 def _topic_id(value: uuid.UUID | None) -> bytes | None:
+    # Versions without ids have none, and brokers send zeros for a topic that does not exist.
     return None if value is None or value == _NO_TOPIC_ID else value.bytes
 
 
@@ -273,6 +281,7 @@ def _find_coordinator_response(answer: Any, request: m.Request) -> m.FindCoordin
     if answer.version >= FIND_COORDINATOR_WITH_KEYS:
         found = tuple(_coordinator(entry.key, entry) for entry in answer.coordinators)
     else:
+        # The older answer does not repeat the key.
         key = request.key if isinstance(request, m.FindCoordinatorRequest) else ""
         found = (_coordinator(key, answer),)
     return m.FindCoordinatorResponse(found, answer.throttle_time_ms)
@@ -320,6 +329,7 @@ def _end_txn_response(answer: Any, _: m.Request) -> m.EndTxnResponse:
 
 
 def _describe_transactions_response(answer: Any, _: m.Request) -> m.DescribeTransactionsResponse:
+    # Checked before the values are built: a damaged count must not cost their memory.
     topics = (topic for state in answer.transaction_states for topic in state.topics)
     if sum(len(topic.partitions) for topic in topics) > MOST_PARTITIONS:
         raise ValueError(f"more than {MOST_PARTITIONS} partitions")
@@ -344,6 +354,7 @@ def _describe_transactions_response(answer: Any, _: m.Request) -> m.DescribeTran
 
 
 def _produce_response(answer: Any, request: m.Request) -> m.ProduceResponse:
+    # From version 13 on the answer names topics by their ids alone (KIP-516).
     names: dict[uuid.UUID, str] = {}
     if answer.version >= PRODUCE_WITH_TOPIC_IDS and isinstance(request, m.ProduceRequest):
         names = {
@@ -363,6 +374,7 @@ def _produce_response(answer: Any, request: m.Request) -> m.ProduceResponse:
 
 
 def _produce_partition(topic: str, part: Any) -> m.ProducePartitionResponse:
+    # The schema's default stands for no news: a leader of -1.
     leader = part.current_leader
     if leader is not None and leader.leader_id >= 0:
         current_leader = m.LeaderIdAndEpoch(leader.leader_id, leader.leader_epoch)

@@ -24,6 +24,7 @@ def compact_string(text: str) -> bytes:
     """Return a string with its length before it."""
     encoded = text.encode()
     out = bytearray()
+    # Compact lengths are one more than they say: zero stands for null.
     put_uvarint(out, len(encoded) + 1)
     return bytes(out + encoded)
 
@@ -36,6 +37,7 @@ def read_compact_string(payload: memoryview, at: int) -> tuple[str, int]:
     """
     length, at = read_uvarint(payload, at)
     end = at + length - 1
+    # Checked here, since a slice beyond the end is silently shorter.
     if not at <= end <= len(payload):
         raise ValueError("a string without a length, or longer than its message")
     return str(payload[at:end], "utf-8"), end
@@ -58,6 +60,7 @@ def read_compact_count(payload: memoryview, at: int, most: int) -> tuple[int, in
 
 def put_uvarint(out: bytearray, value: int) -> None:
     """Append an unsigned variable-length integer."""
+    # Seven bits a byte, the lowest first. The eighth says that another byte follows.
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -79,5 +82,6 @@ def read_uvarint(payload: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        # A length has 32 bits. Without a limit damaged bytes could build an integer of any size.
         if shift > 28:
             raise ValueError("a length has more than five bytes")

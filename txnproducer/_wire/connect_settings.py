@@ -58,11 +58,13 @@ class ConnectSettings:
         if is_sasl(security):
             mechanism = str(security.get("sasl_mechanism") or "").upper()
             # GSSAPI and AWS_MSK_IAM are left out: to make them asks Kerberos or AWS.
+            # The result is dropped: making one is the check of its settings.
             if mechanism not in {"GSSAPI", "AWS_MSK_IAM"}:
                 make_mechanism(mechanism, security, "")
         return cls(
             client_id,
             security,
+            # One for all connections: it reads the certificates' files, and refuses bad ones here.
             make_ssl_context(security) if is_tls(security) else None,
             mechanism,
             buffers,
@@ -72,6 +74,7 @@ class ConnectSettings:
     def hung(self, address: str, hung_ms: int) -> DisconnectError:
         """Return the error of an attempt that is not made because an earlier login hangs."""
         side = f"our side of a {self.sasl_mechanism} login"
+        # The user's own code, so it is named.
         if self.security.get(TOKEN_PROVIDER):
             side = "the token provider"
         # Rounded to a power of two, so that the text changes rarely: each new text is logged.

@@ -36,6 +36,7 @@ from .compact import (
 )
 
 FIRST_FLEXIBLE_END_TXN = 3
+# From this version on the answer brings the id and epoch of the next transaction (KIP-890).
 _END_TXN_WITH_IDENTITY = 5
 
 _END_TXN = Struct(">qh?B")  # producer id, epoch, whether to commit, tags
@@ -74,6 +75,7 @@ class EndEncoder:
     def _framed(
         self, api_key: ApiKey, version: int, correlation_id: int, content: bytes | bytearray
     ) -> bytes:
+        # The size does not count its own four bytes.
         size = FRAME_HEAD.size - _INT32.size + len(self._client_id) + len(content)
         head = FRAME_HEAD.pack(size, api_key, version, correlation_id)
         return b"".join((head, self._client_id, content))
@@ -83,6 +85,7 @@ def decode_end_txn(version: int, payload: memoryview) -> EndTxnResponse | None:
     """Decode the answer to EndTxn 3 to 5, or return None if it has anything unexpected."""
     has_identity = version >= _END_TXN_WITH_IDENTITY
     layout = _END_ANSWER_WITH_IDENTITY if has_identity else _END_ANSWER
+    # The layout has no part of variable length, so any other size shows something unexpected.
     if len(payload) != ANSWER_HEAD_BYTES + layout.size:
         return None
     if payload[4] != NO_TAGS or payload[-1] != NO_TAGS:
@@ -111,6 +114,7 @@ def _decode_describe(
     if payload[4] != NO_TAGS:
         return None
     (throttle_ms,) = _INT32.unpack_from(payload, ANSWER_HEAD_BYTES)
+    # A damaged count must not make this read, and allocate, more than was asked for.
     most = len(body.transactional_ids)
     count, at = read_compact_count(payload, ANSWER_HEAD_BYTES + _INT32.size, most)
     described: list[TransactionDescription] = []
@@ -135,6 +139,7 @@ def _decode_describe(
                 partitions,
             )
         )
+    # Bytes that are left over show a layout that this does not know.
     if payload[at] != NO_TAGS or len(payload) != at + 1:
         return None
     return DescribeTransactionsResponse(tuple(described), throttle_ms)
@@ -150,6 +155,7 @@ def _partitions(payload: memoryview, at: int) -> tuple[tuple[TopicPartition, ...
     topic_count, at = read_compact_count(payload, at, MOST_PARTITIONS)
     for _ in range(topic_count):
         topic, at = read_compact_string(payload, at)
+        # The limit is for all topics together.
         count, at = read_compact_count(payload, at, MOST_PARTITIONS - len(partitions))
         for _ in range(count):
             partitions.append(TopicPartition(topic, *_INT32.unpack_from(payload, at)))

@@ -144,8 +144,10 @@ def _broker_versions(answer: Any) -> BrokerVersions:
         entry.api_key: ApiVersionRange(entry.min_version, entry.max_version)
         for entry in answer.api_keys
     }
+    # Only the APIs that this client sends: a broker offers many more.
     ranges = {key: offered[key] for key in ApiKey if key in offered}
     levels = {entry.name: entry.max_version_level for entry in answer.finalized_features or ()}
+    # The login's API has no place in the core's versions: only this exchange sends it.
     authenticate = offered.get(_SASL_AUTHENTICATE_KEY, ApiVersionRange(0, 0))
     return BrokerVersions(
         NodeApiVersions(MappingProxyType(ranges)),
@@ -188,6 +190,7 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     mechanism = ask_our_side(login.mechanism, make)
     lifetime_ms = rounds = 0
     while not mechanism.is_done():
+        # Bounded: a broker that always asks for one more token would hold the thread for ever.
         rounds += 1
         if rounds > _MOST_ROUNDS:
             raise SaslAuthenticationError(
@@ -209,7 +212,9 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
             # Before `receive`, which would compute as many hashes as the broker asks for.
             check_iterations(login.mechanism, received)
         in_mechanism(login.mechanism, partial(mechanism.receive, received))
+        # The last answer decides; versions before 1 have no lifetime (KIP-368).
         lifetime_ms = answer.session_lifetime_ms or 0
+    # A mechanism may be done without being authenticated.
     if not mechanism.is_authenticated():
         raise SaslAuthenticationError(f"the {login.mechanism} login ended without success")
     return lifetime_ms
@@ -228,6 +233,7 @@ def exchange_sasl_question(client_id: str, correlation_ids: Iterator[int]) -> Ex
         IllegalSaslStateError: the listener requires a login; the text names the mechanisms.
     """
     answer = yield from _exchange(
+        # No listener offers this one, so a listener with logins answers by naming its own.
         kp.SaslHandshakeRequest(version=_SASL_HANDSHAKE_VERSION, mechanism="?"),
         kp.SaslHandshakeResponse,
         _SASL_HANDSHAKE_VERSION,
@@ -248,6 +254,7 @@ def _exchange(
     """Yield one framed request and return its decoded answer."""
     correlation_id = next(correlation_ids)
     payload = yield frame(request, correlation_id, client_id)
+    # Before the bytes are decoded: another request's answer could look like a damaged one.
     if payload[:4] != correlation_id.to_bytes(4, "big"):
         raise ResponseDecodeError(f"the answer to {request.name} belongs to another request")
     try:
@@ -293,6 +300,7 @@ def _authenticate_refused(answer: Any, mechanism: str) -> Exception:
 
 
 def _refused(what: str, code: int, text: str = "") -> Exception:
+    # These two kinds do not pass by themselves. Any other refusal is tried again.
     error = error_for_code(code)
     if isinstance(error, AuthenticationError | UnsupportedVersionError):
         return type(error)(f"the broker refused {what}: {text or error}")

@@ -55,6 +55,7 @@ class IoCalls:
         self, selector: selectors.BaseSelector, timeout_ms: int
     ) -> list[tuple[selectors.SelectorKey, int]]:
         """Return the sockets that are ready, after `timeout_ms` at the latest."""
+        # A selector counts in seconds.
         return selector.select(timeout_ms / 1000)
 
     def send_parts(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
@@ -69,6 +70,7 @@ class IoCalls:
 
 def io_calls(priority: Priority) -> Calls:
     """Return the calls for one loop, compiled if that is the implementation in use."""
+    # The compiled calls are written for epoll, which only Linux has.
     if IMPL != "cython" or not hasattr(selectors, "EpollSelector"):
         return IoCalls()
     compiled = chosen("txnproducer._wire.io_calls", "txnproducer._wire._io_calls", "IoCalls")

@@ -67,6 +67,7 @@ class WireLink:
         first; last the nodes that take no request at the moment.
         """
         if self.connection is not None:
+            # Full or throttled nodes are named last and not left out: they may be the only ones.
             rank = 0 if self.connection.can_send(now_ms) else 3
             return rank, self.connection.in_flight_count, 0
         if self.connector is not None:
@@ -81,10 +82,12 @@ class WireLink:
             return UNTIL_NEWS_MS if self.connector else max(0, self.retry_at_ms - now_ms)
         if self.connection.can_send(now_ms):
             return 0
+        # A full connection has no time to wait for: an answer makes room, and wakes the loop.
         return max(0, self.connection.muted_until_ms - now_ms) or UNTIL_NEWS_MS
 
     def back_off(self, backoff: ExponentialBackoff, now_ms: int) -> None:
         """Count a failure and delay the next attempt."""
+        # Drawn before the count: the first failure waits for the shortest time.
         self.retry_at_ms = now_ms + backoff.draw_ms(self.failures)
         self.failures += 1
 
@@ -99,6 +102,7 @@ class WireLink:
         Another login may be tried after half a minute: the first may wait for a lost connection.
         Each further one takes twice as long, so that few threads hang.
         """
+        # Steps that have returned meanwhile do not count any more.
         self.hung = [step for step in self.hung if not step.is_over]
         if not self.hung:
             return 0
@@ -116,6 +120,7 @@ class WireLink:
         connection = self.connection
         if connection is None or max_idle_ms < 0:
             return NEVER_MS
+        # A connection that waits for an answer, or still has bytes to send, is in use.
         if connection.in_flight_count or connection.has_output:
             return NEVER_MS
         return connection.last_used_ms + max_idle_ms

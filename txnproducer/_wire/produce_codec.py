@@ -68,14 +68,16 @@ class ProduceEncoder:
             correlation_id: the number that the answer will carry.
         """
         topics = _group_by_topic(body.partitions)
+        # Room for the head, which is packed last, when the size is known.
         head = bytearray(FRAME_HEAD.size)
         head += self._prefix(body)
         put_uvarint(head, len(topics) + 1)
         parts: list[Buffer] = [head]
+        # `small` collects the bytes between two batches, which are buffers of their own.
         size, small = 0, head
         for topic, partitions in topics.items():
             if version >= PRODUCE_WITH_TOPIC_IDS:
-                small += partitions[0].topic_id or b""
+                small += partitions[0].topic_id or b""  # the same for all of the topic
             else:
                 small += self._name(topic)
             put_uvarint(small, len(partitions) + 1)
@@ -88,13 +90,14 @@ class ProduceEncoder:
                 parts += (records, small)
             small.append(0)  # the topic's tags
         small.append(0)  # the request's tags
-        size += len(small) - 4
+        size += len(small) - 4  # the size does not count its own four bytes
         FRAME_HEAD.pack_into(head, 0, size, ApiKey.PRODUCE, version, correlation_id)
         return parts
 
     def _prefix(self, body: ProduceRequest) -> bytes:
         key = (body.transactional_id, body.acks, body.timeout_ms)
         prefix = self._settings.get(key)
+        # The same for every request of a producer: its settings do not change.
         if prefix is None:
             transactional_id = bytearray(self._client_id)
             if body.transactional_id is None:
@@ -148,6 +151,7 @@ def decode_produce(
 def _decode_plain(
     body: ProduceRequest, version: int, payload: memoryview
 ) -> ProduceResponse | None:
+    # The byte after the correlation id holds the tags of the header.
     if payload[4] != NO_TAGS:
         return None
     names = _names_by_id(body) if version >= PRODUCE_WITH_TOPIC_IDS else None
@@ -156,6 +160,7 @@ def _decode_plain(
     topic_count, at = read_compact_count(payload, ANSWER_HEAD_BYTES, left)
     for _ in range(topic_count):
         if names is not None:
+            # A KeyError for an id that was not asked about: the schemas then say so.
             topic = names[bytes(payload[at : at + 16])]
             at += 16
         else:

@@ -76,6 +76,7 @@ class Reauthentication:
         outcome, self._outcome = self._outcome, None
         if outcome is None:
             return None
+        # Only now: an answer that came before would be one that no request asked for.
         self.is_in_step = False
         if isinstance(outcome, KafkaError):
             raise outcome
@@ -85,7 +86,7 @@ class Reauthentication:
         try:
             self._outcome = self._exchange.send(payload)
         except StopIteration as end:
-            self._outcome = end.value
+            self._outcome = end.value  # the session's lifetime: the exchange has ended
         except KafkaError as error:
             self._outcome = error
         except BaseException as error:  # noqa: BLE001 - the loop must learn of it

@@ -6,8 +6,8 @@ does, and the name of the data source.
 
 The room is for the rule that a batch of Spark is committed once, and for Spark's own classes,
 which no other room imports. It must not know how a record reaches a broker, nor how a transaction
-ends there: the producer does. Its root knows the driver, the driver knows the tasks, and tasks know
-rows and ledger.
+ends there: the producer does. Its root knows the driver, the driver knows the tasks, and tasks
+know rows and ledger.
 """
 
 from __future__ import annotations

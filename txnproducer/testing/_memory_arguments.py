@@ -15,6 +15,7 @@ from typing import Any, Final
 from txnproducer._broker.cluster import OFFSETS_TOPIC, ClusterOptions
 from txnproducer.errors import ErrorCode
 
+# As `Topic.validate` of Kafka checks it.
 _LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
@@ -29,6 +30,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 def count(name: str, value: object) -> int:
     """Return an argument that is a whole number of at least one."""
+    # A bool is an int to Python, and `partitions=True` is a mistake.
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}: it must be a whole number")
     if value < 1:
@@ -43,6 +45,7 @@ def cluster_options(
     if version not in _OPTIONS:
         raise ValueError(f"version is {version!r}: it must be one of {', '.join(_OPTIONS)}")
     given = _OPTIONS[version]
+    # Transactions v2 came with Kafka 4.0 (KIP-890).
     newest = 1 if given else 2
     level = newest if transaction_version is None else transaction_version
     if isinstance(level, bool) or level not in (1, 2):
@@ -84,6 +87,7 @@ def topic_name(name: object) -> str:
             f"{name!r} cannot be the name of a topic: it may have up to 249 letters, digits,"
             " '.', '_' and '-', and must not be '.' or '..'"
         )
+    # The model makes these itself, as brokers do.
     if name in _INTERNAL:
         raise ValueError(f"{name!r} is the brokers' own topic: choose another name")
     return name
@@ -110,6 +114,7 @@ def error_code(error: object) -> ErrorCode:
         raise ValueError(
             f"{error!r} is not an error of Kafka's protocol; names are as NOT_COORDINATOR"
         ) from None
+    # An answer with this code is a success, so the fault would do nothing unnoticed.
     if code is ErrorCode.NONE:
         raise ValueError("error is NONE, which refuses nothing: leave the fault out")
     return code
@@ -130,6 +135,7 @@ def delay_ms(seconds: object) -> int:
     """Return a delay in milliseconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"seconds is {seconds!r}: it must be a number")
+    # An endless wait would only end at the test's own limit.
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"seconds is {seconds}: it must be finite, and not negative")
     return round(seconds * 1000)

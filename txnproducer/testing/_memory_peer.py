@@ -46,6 +46,7 @@ class Peer:
     def receive(self, data: bytes, now_ms: int) -> None:
         """Take a client's bytes."""
         if self.tls is not None:
+            # The handshake has answers of its own, which go out before any answer of Kafka's.
             data = self.tls.receive(data)
             self.unsent += self.tls.to_send()
         if data:

@@ -104,6 +104,7 @@ class MemoryServer:
         self._cluster = cluster
         self._users = users
         self._clock_ns = clock_ns
+        # The model's time begins at 0; see the rules above.
         self._begun_ns = clock_ns()
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
@@ -119,6 +120,7 @@ class MemoryServer:
         self._has_ended = False
         self._failure: Exception | None = None
         self._wake, self._woken = socket.socketpair()
+        # A thread that wakes the loop must not wait for it, and the loop not for a byte.
         self._wake.setblocking(False)
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakeups)
@@ -138,6 +140,7 @@ class MemoryServer:
         self.refuse_fork()
         call = _Call(action)
         with self._lock:
+            # Without the loop there is no other thread, so the caller may look by itself.
             if self._has_ended:
                 if self._failure is not None:
                     raise self._error(self._failure)
@@ -163,6 +166,7 @@ class MemoryServer:
         """
         try:
             return self.call(lambda cluster, _: self._connect(cluster, node_id))
+        # A producer that is still open sees a broker that is down, and not the test's mistake.
         except RuntimeError as error:
             raise ConnectionRefusedError(str(error)) from error
 
@@ -239,6 +243,7 @@ class MemoryServer:
         try:
             while not self._is_closing:
                 events = self._selector.select(self._pause_s())
+                # The timers that are due come before the requests that arrive after them.
                 self._cluster.advance(self._now_ms())
                 for key, _ in events:
                     key.data()
@@ -261,15 +266,18 @@ class MemoryServer:
         for sock in (*self._listeners, self._woken):
             sock.close()
         self._selector.close()
+        # In one hold of the lock: a call is in this list, or finds that the loop has ended.
         with self._lock:
             self._failure = failure
             self._has_ended = True
             calls = list(self._calls)
         for call in calls:
             if failure is None:
+                # Its caller waits, and may have asked before the end.
                 call.make(self._cluster, self._now_ms())
             else:
                 call.refuse(self._error(failure))
+        # No `close` will come for an abandoned server, which closes this end otherwise.
         if self._is_abandoned:
             self._wake.close()
 
@@ -301,6 +309,7 @@ class MemoryServer:
         advertised = self._advertised.setdefault(context is not None, {})
         for node_id in cluster.nodes:
             if node_id not in advertised:
+                # Port 0: the system chooses one that is free.
                 listener = socket.create_server((_HOST, 0))
                 listener.setblocking(False)
                 self._listeners.append(listener)
@@ -366,6 +375,7 @@ class MemoryServer:
         peer.sock.close()
 
     def _serve(self, peer: Peer) -> None:
+        # It may have been dropped by an event before it in the same round.
         if peer not in self._peers or not peer.reads:
             return
         try:

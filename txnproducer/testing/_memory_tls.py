@@ -13,6 +13,7 @@ from pathlib import Path
 from ._tls import make_certificates
 
 _NAMES = ("localhost", "127.0.0.1")
+# More than a record of TLS (16 KiB), so one call of `read` takes all of it.
 _READ_BYTES = 256 * 1024
 
 
@@ -31,6 +32,7 @@ class ListenerCertificate:
         self._folder = tempfile.TemporaryDirectory(prefix="txnproducer-tls-")
         files = make_certificates(Path(self._folder.name), _NAMES)
         self.ca_file = files.ca_pem
+        # The purpose names the peer: a server's context authenticates clients.
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(files.keystore_pem)
 
@@ -64,13 +66,14 @@ class ServerTls:
             while piece := self._tls.read(_READ_BYTES):
                 plain += piece
         except ssl.SSLWantReadError:
-            pass
+            pass  # the rest of the record comes with a later piece
         except ssl.SSLError:
             self.has_failed = True
         return bytes(plain)
 
     def send(self, data: bytes) -> bytes:
         """Encrypt an answer. Return the bytes to send."""
+        # Never waits: the encrypted bytes go into memory, and not into a socket.
         self._tls.write(data)
         return self.to_send()
 

@@ -51,6 +51,7 @@ def visible_records(
 ) -> Iterator[MemoryRecord]:
     """Yield the records of a partition that a consumer gets."""
     for entry in cluster.logs[place].visible_entries(read_committed=is_committed):
+        # The marker of a transaction's end is an entry without a batch.
         for record in entry.batch or ():
             yield MemoryRecord(
                 place.topic,
@@ -65,6 +66,7 @@ def visible_records(
 
 def described(cluster: BrokerCluster, name: str) -> MemoryTransaction:
     """Return an id as its coordinator knows it."""
+    # Each id has one coordinator, and only that one knows its state.
     known = cluster.transaction_coordinator(name).find(name)
     if known is None:  # the caller has the names of ids that exist
         raise KeyError(name)

@@ -40,6 +40,7 @@ def make_certificates(folder: Path, names: tuple[str, ...]) -> CertificateFiles:
         raise EmbeddedKafkaError(
             'A TLS listener needs trustme: run `pip install "txnproducer[testing]"`.'
         ) from error
+    # A new authority for each cluster, so no certificate is worth anything after its end.
     authority = trustme.CA()
     issued = authority.issue_cert(*names)
     # Java reads private keys in PKCS#8 only, and trustme writes the older form.

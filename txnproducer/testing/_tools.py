@@ -65,6 +65,7 @@ class KafkaTools:
         for name, level in features.items():
             options += ["--feature", f"{name}={level}"]
         for user in scram:
+            # Stored while formatting (KIP-900): the users must exist before the first login.
             options += ["--add-scram", user]
         main = "kafka.tools.StorageTool"
         arguments = ["format", "-t", cluster_id, "-c", str(properties), *options]

@@ -48,6 +48,7 @@ class VirtualServer:
         self._cluster = cluster
         # No thread goes on where another one could: a test wants the same order each time.
         self._baton = Baton(random.Random(1), cluster, switch_rate=0.0)
+        # Seeded, and without faults of the bytes: a test asks for its faults by the script.
         self._network = VirtualNetwork(
             self._baton,
             cluster,
@@ -69,12 +70,14 @@ class VirtualServer:
 
     def call(self, action: Callable[[BrokerCluster, int], _T]) -> _T:
         """Do something with the model, at the present time."""
+        # Another thread has no turn in virtual time, and would change the model beside a producer.
         self._baton.check_thread()
         self._cluster.advance(self._baton.now_ms)
         return action(self._cluster, self._baton.now_ms)
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
+        # Producers run meanwhile: the wait passes the baton on, and only its end can end it.
         self._baton.wait(lambda: False, seconds)
 
     def refuse_fork(self) -> None:
@@ -83,6 +86,7 @@ class VirtualServer:
     def stop_node(self, node_id: int) -> None:
         """Stop a broker, and end its connections."""
         self.call(lambda cluster, now_ms: cluster.stop_node(node_id, now_ms))
+        # After the stop: the clients that notice the end find the broker down.
         self._network.cut(node_id)
 
     def listen(self, _: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
@@ -96,9 +100,11 @@ class VirtualServer:
     def close(self) -> None:
         """End every connection, and accept none any more."""
         self.is_closing = True
+        # Before the cut: a producer that notices it at once must not get a new connection.
         self._network.is_closed = True
         self._network.cut()
 
     def abandon(self) -> None:
         """Note that the cluster was dropped."""
+        # There is no thread to end and no socket to close.
         self.is_closing = True

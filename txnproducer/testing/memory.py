@@ -51,6 +51,7 @@ _APIS: Final[Mapping[str, ApiKey]] = {
     for api in ApiKey
     if api is not ApiKey.API_VERSIONS
 }
+# The time-out of the producer that `fence` stands for, which is Java's default.
 _LEAST_TIMEOUT_MS: Final = 60_000
 # A unit test that meets no broker should say so in seconds. The default is a minute.
 _MAX_BLOCK_MS: Final = 5_000
@@ -349,6 +350,7 @@ class InMemoryKafka:
             ValueError: none is open.
         """
 
+        # Not by moving the clock: it would end the time-outs of every other id as well.
         def abort(cluster: BrokerCluster, now_ms: int) -> None:
             coordinator = cluster.transaction_coordinator(transactional_id)
             known = coordinator.find(transactional_id)
@@ -407,6 +409,7 @@ class InMemoryKafka:
         self.stop_node(node)
         try:
             yield
+        # Also if the block has failed: the next test may use the same cluster.
         finally:
             self.start_node(node)
 
@@ -477,14 +480,18 @@ class InMemoryKafka:
         self._live.call(lambda _, __: self._live.script.clear())
 
     def _add(self, api: str, fault: Fault, times: int) -> None:
+        # A misspelt name would meet no request, and the test would pass without its fault.
         if api not in _APIS:
-            raise ValueError(f"{api!r} is no API of a producer: it is one of {', '.join(_APIS)}")
+            raise ValueError(
+                f"{api!r} is not an API that a producer uses: it must be one of {', '.join(_APIS)}"
+            )
         count = arguments.count("times", times)
         self._live.call(lambda _, __: self._live.script.add(_APIS[api], fault, count))
 
 
 def _next_node(cluster: BrokerCluster, node_id: int) -> int:
     count = len(cluster.nodes)
+    # The node itself comes last, for a cluster in which no other one is up.
     following = ((node_id + step) % count for step in range(1, count + 1))
     found = next(filter(cluster.is_up, following), None)
     if found is None:
@@ -501,6 +508,7 @@ def _resources(
         Resource.TRANSACTIONAL_ID: transactional_id,
     }
     found = {(kind, name) for kind, name in named.items() if name is not None}
+    # `deny()` of nothing would do nothing, and look like a denied right that has no effect.
     if not found:
         raise TypeError("name a resource: topic, group or transactional_id")
     return found

@@ -156,6 +156,7 @@ class ContainerKafka(ExistingKafka):
 
     def stop(self) -> None:
         """Remove the container. A second call does nothing."""
+        # Taken first: a second call finds nothing, also while the first one still waits.
         container, self._container = self._container, None
         if container is not None:
             container.stop()
@@ -199,6 +200,7 @@ def docker_answers() -> bool:
     scheme, _, address = host.partition("://")
     try:
         with _connect_to_docker(scheme, address) as engine:
+            # HTTP 1.0: the engine closes after its answer, so nothing has to be read further.
             engine.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
             return b" 200 " in engine.recv(256)
     except (OSError, ValueError):
@@ -214,6 +216,7 @@ def _connect_to_docker(scheme: str, address: str) -> socket.socket:
     try:
         engine.connect(address)
     except OSError:
+        # An open socket would warn when it is collected, perhaps in a user's test.
         engine.close()
         raise
     return engine
@@ -243,6 +246,7 @@ def provide_kafka(
     Raises:
         EmbeddedKafkaError: No source has one; the message names the ways out.
     """
+    # First: a cluster that the user names needs neither Java nor Docker.
     named = os.environ.get(BOOTSTRAP_VARIABLE)
     if named:
         yield ExistingKafka(named)

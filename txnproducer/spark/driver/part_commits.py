@@ -68,7 +68,7 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class PartCommits:
-    """Ends the parts of batches.
+    """The commit or abort of the parts of batches.
 
     Attributes:
         ledger: of the sink.

@@ -153,8 +153,8 @@ def _fields(group: str, stored: OffsetAndMetadata, kinds: dict[str, type]) -> di
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(
             f"the group {group} does not hold a ledger: its metadata is {stored.metadata!r}. "
-            "Groups named __txn.* are the sink's own; no consumer may use them. Delete the group if it was "
-            "made by mistake, or use another sink id."
+            "Groups named __txn.* are the sink's own; no consumer may use them. Delete the group "
+            "if it was made by mistake, or use another sink id."
         ) from error
     raise LedgerError(
         f"the ledger group {group} has an entry of format {version!r}; this version reads format "

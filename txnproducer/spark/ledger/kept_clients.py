@@ -53,7 +53,7 @@ class _Kept:
 
 
 class KeptClients:
-    """Asks clusters as `admin.ask` does, and keeps the connections.
+    """Kept connections to clusters, with the questions of `admin.ask`.
 
     Args:
         connect: makes a client.

@@ -116,7 +116,7 @@ def _with_place(frame: Any, finder: PlaceFinder) -> Any:
 
 @dataclass(frozen=True)
 class PlaceFinder:
-    """Finds the places of rows.
+    """The search for the places of rows.
 
     Attributes:
         partitions: how many the topic has.
