@@ -69,6 +69,10 @@ LONG_FILES = {
         590,
         "One loop over one table of connections, which everything in it changes.",
     ),
+    "txnproducer/errors/__init__.py": (
+        430,
+        "The errors that users meet, in the order of the tree that stands above them.",
+    ),
     "txnproducer/producer.py": (
         480,
         "The one public class of transactions, and a third of it documents its calls.",

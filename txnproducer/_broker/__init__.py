@@ -7,4 +7,6 @@ the client, but no logic: an error in a shared helper would escape the checks.
 How it is kept correct: a suite of requests is sent to the model and to real brokers, and all
 answers are compared. `cluster.py` is the entry point. Each API has a file in `handlers/`. Its
 docstring describes the API and the parts of it that the model leaves out.
+
+Must not know: the core, the shell, the wire, the simulator that injects faults.
 """

@@ -38,7 +38,7 @@ E = TypeVar("E", bound=KafkaError)
 
 
 class FailedTries:
-    """See the module.
+    """The failures of connections, by address.
 
     Args:
         metadata: has the brokers' addresses.

@@ -16,7 +16,7 @@ from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 
 
 class KafkaClient(Protocol):
-    """Carries requests to brokers. No method blocks."""
+    """The way of requests to brokers. No method blocks."""
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
         """Learn the addresses of some brokers. A changed one closes the broker's connections."""

@@ -55,7 +55,7 @@ from txnproducer.records import (
 
 
 class _SenderRole:
-    """Lets a block of code act as the sender, once no call of the application is half-way."""
+    """Context in which the core acts as the sender, once no application call is half-way."""
 
     __slots__ = ("_finish_interrupted_call", "_manager")
 

@@ -74,9 +74,11 @@ def _refuse_texts_that_no_request_carries(draft: ConfigDraft) -> None:
             continue
         try:
             size = len(value.encode())
-        # A lone surrogate is a `str` and no text that can be sent.
+        # A lone surrogate is a valid `str`, but requests carry texts as UTF-8.
         except UnicodeEncodeError as error:
-            raise invalid(name, value, f"it is no text for UTF-8: {error}") from None
+            raise invalid(
+                name, value, f"UTF-8 cannot encode it ({error}): leave out lone surrogates"
+            ) from None
         if size > _LONGEST_TEXT_BYTES:
             raise invalid(name, value, f"it has {size} bytes, more than {_LONGEST_TEXT_BYTES}")
 

@@ -70,6 +70,7 @@ from .security import *  # noqa: F403
 # --- retriable ---------------------------------------------------------------------------------
 
 
+# A `TimeoutError` as well, so that code which knows no Kafka can catch it.
 class KafkaTimeoutError(RetriableError, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT):
     """The operation did not finish in time.
 
@@ -78,6 +79,7 @@ class KafkaTimeoutError(RetriableError, TimeoutError, code=ErrorCode.REQUEST_TIM
     """
 
 
+# A time-out by its parent, as in Java: code that treats all time-outs alike catches it.
 class BufferExhaustedError(KafkaTimeoutError):
     """The buffer memory stayed full for the whole of `max_block_ms`.
 
@@ -85,6 +87,7 @@ class BufferExhaustedError(KafkaTimeoutError):
     """
 
 
+# The base of failures without a code of a broker: there was no answer.
 class DisconnectError(RetriableError):
     """The connection was lost before the answer came.
 
@@ -96,6 +99,7 @@ class UnknownHostError(DisconnectError):
     """The name service knows no host of this name. Check `bootstrap_servers`."""
 
 
+# Retriable, since a new transfer of the same bytes repairs damage on the way.
 class CorruptRecordError(RetriableError, code=ErrorCode.CORRUPT_MESSAGE):
     """The batch failed its checksum or is otherwise damaged.
 
@@ -108,6 +112,7 @@ class CoordinatorLoadInProgressError(RetriableError, code=ErrorCode.COORDINATOR_
     """The coordinator is still reading its log after a move. Wait, it is retried."""
 
 
+# Refused before the append, so a retry cannot write the records twice.
 class NotEnoughReplicasError(RetriableError, code=ErrorCode.NOT_ENOUGH_REPLICAS):
     """Fewer replicas are in sync than `min.insync.replicas` asks. Nothing was written.
 
@@ -115,6 +120,7 @@ class NotEnoughReplicasError(RetriableError, code=ErrorCode.NOT_ENOUGH_REPLICAS)
     """
 
 
+# The leader has the records already. Without a sequence number each retry writes them again.
 class NotEnoughReplicasAfterAppendError(
     RetriableError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 ):
@@ -124,6 +130,7 @@ class NotEnoughReplicasAfterAppendError(
     """
 
 
+# EndTxn is answered before the markers are written, so the next transaction may come too early.
 class ConcurrentTransactionsError(RetriableError, code=ErrorCode.CONCURRENT_TRANSACTIONS):
     """The transactional id's previous transaction is still being completed. It is retried.
 
@@ -132,6 +139,7 @@ class ConcurrentTransactionsError(RetriableError, code=ErrorCode.CONCURRENT_TRAN
     """
 
 
+# A look-up and not only a wait: another broker may be the coordinator by the next attempt.
 class CoordinatorNotAvailableError(
     RefreshRetriableError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE
 ):
@@ -166,6 +174,7 @@ class LeaderNotAvailableError(InvalidMetadataError, code=ErrorCode.LEADER_NOT_AV
     """The partition has no leader now. It is retried while one is elected."""
 
 
+# The broker refuses before the append or after it, so the batch stays in doubt.
 class NotLeaderOrFollowerError(InvalidMetadataError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
     """The partition has moved to another broker. The producer finds it and sends again."""
 
@@ -186,6 +195,7 @@ class ClaimRefusedError(ApplicationRecoverableError):
     """
 
 
+# A child of "restart" (KIP-1050): no abort helps, since the epoch belongs to another producer.
 class ProducerFencedError(ApplicationRecoverableError, code=ErrorCode.PRODUCER_FENCED):
     """A newer producer, or a delayed request of this one, fenced it, or its transaction timed out.
 
@@ -194,6 +204,7 @@ class ProducerFencedError(ApplicationRecoverableError, code=ErrorCode.PRODUCER_F
     """
 
 
+# Two meanings: a leader saw a stale epoch, or the coordinator knows a newer producer.
 class InvalidProducerEpochError(
     ApplicationRecoverableError, code=ErrorCode.INVALID_PRODUCER_EPOCH
 ):
@@ -204,6 +215,7 @@ class InvalidProducerEpochError(
     """
 
 
+# "restart" as for a fenced producer: its identity has expired, or another one has replaced it.
 class InvalidPidMappingError(
     ApplicationRecoverableError, code=ErrorCode.INVALID_PRODUCER_ID_MAPPING
 ):
@@ -214,6 +226,7 @@ class InvalidPidMappingError(
     """
 
 
+# The three errors of the consumer group end the consumer and not the producer (KIP-447).
 class FencedInstanceIdError(ApplicationRecoverableError, code=ErrorCode.FENCED_INSTANCE_ID):
     """Another consumer has taken over the `group.instance.id` of these offsets.
 
@@ -259,6 +272,7 @@ class UnknownConfigError(InvalidConfigurationError):
         self.suggestions = tuple(suggestions)
 
 
+# A retry gets the same answer until the broker is upgraded, so it is a matter of configuration.
 class UnsupportedVersionError(InvalidConfigurationError, code=ErrorCode.UNSUPPORTED_VERSION):
     """The broker does not know a version of the request that this client can use.
 
@@ -276,6 +290,7 @@ class InvalidTopicError(InvalidConfigurationError, code=ErrorCode.INVALID_TOPIC_
     """The topic's name is not valid or not allowed. Use letters, digits, `.`, `_` and `-`."""
 
 
+# Not the same as MESSAGE_TOO_LARGE, which the producer answers by splitting the batch.
 class RecordBatchTooLargeError(InvalidConfigurationError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
     """The batch of several records is larger than the topic's `segment.bytes`.
 
@@ -296,6 +311,7 @@ class RecordTooLargeError(KafkaError, code=ErrorCode.MESSAGE_TOO_LARGE, recovery
     """
 
 
+# The record stays wrong, so a repetition of the transaction with it would fail again.
 class InvalidRecordError(KafkaError, code=ErrorCode.INVALID_RECORD, recovery="fix"):
     """The broker refused the record itself, for example one without key on a compacted topic."""
 
@@ -304,6 +320,7 @@ class InvalidTimestampError(KafkaError, code=ErrorCode.INVALID_TIMESTAMP, recove
     """The record's timestamp is outside the limits of the topic. See `timestamp_ms`."""
 
 
+# Raised before the record joins a batch, so that it cannot harm the transaction.
 class SerializationError(KafkaError, recovery="fix"):
     """A key, value or header could not be turned into bytes.
 
@@ -325,6 +342,7 @@ class InvalidRequestError(KafkaError, code=ErrorCode.INVALID_REQUEST):
     """The broker calls the request malformed. This is a bug here or there, worth a report."""
 
 
+# Refused by InitProducerId, so no transaction is open that an abort could end.
 class InvalidTxnTimeoutError(
     KafkaError, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT, recovery="fix"
 ):
@@ -338,6 +356,7 @@ class InvalidTxnStateError(KafkaError, code=ErrorCode.INVALID_TXN_STATE):
     """
 
 
+# Neither retriable nor fatal as a class: the sequence manager decides by the batches in flight.
 class OutOfOrderSequenceError(KafkaError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """A batch came with a sequence number the broker did not expect: records may be lost.
 
@@ -346,6 +365,7 @@ class OutOfOrderSequenceError(KafkaError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_N
     """
 
 
+# A child, as in Java: broker and producer disagree on the sequence in this case as well.
 class UnknownProducerIdError(OutOfOrderSequenceError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
     """The broker has no record of this producer on the partition.
 
@@ -353,6 +373,7 @@ class UnknownProducerIdError(OutOfOrderSequenceError, code=ErrorCode.UNKNOWN_PRO
     """
 
 
+# The broker answers a retry of the last five batches with its offset, so this one is older.
 class DuplicateSequenceError(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
     """The broker has the batch already: it was written once.
 
@@ -367,6 +388,7 @@ class TransactionAbortedError(KafkaError, recovery="abort"):
     """
 
 
+# An abort suffices: the offsets were refused, and the records are part of an open transaction.
 class CommitFailedError(KafkaError, recovery="abort"):
     """The group refused the offsets of the transaction: its members have changed.
 
@@ -383,6 +405,7 @@ class CommitOutcomeUnknownError(KafkaError, recovery="unknown"):
     """
 
 
+# "restart", although the parent's producer is sound: the child needs one of its own.
 class ForkedProducerError(KafkaError, recovery="restart"):
     """The producer was made in another process.
 
@@ -390,6 +413,7 @@ class ForkedProducerError(KafkaError, recovery="restart"):
     """
 
 
+# A `RuntimeError` as well, since it is a mistake of the program.
 class IllegalStateError(KafkaError, RuntimeError, recovery="fix"):
     """The call does not fit the producer's state: a mistake of the program.
 

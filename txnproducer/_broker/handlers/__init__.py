@@ -1,6 +1,7 @@
 """The APIs of a broker, one file each.
 
 `handle` is the entry point of the broker model. Owns: the table from requests to files.
+Must not know: connections, faults, the clients that ask.
 """
 
 from __future__ import annotations

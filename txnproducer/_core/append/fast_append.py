@@ -35,7 +35,7 @@ AppendAny: TypeAlias = Callable[..., "FutureRecordMetadata | AppendBlocked"]
 
 
 class StateHolder(Protocol):
-    """Has the transaction state."""
+    """The owner of the transaction state."""
 
     state: TransactionState
 

@@ -29,7 +29,7 @@ LONGEST_MS: Final = 1000
 
 
 class LossInquiry:
-    """See the module.
+    """One question to the coordinator about each lost transaction.
 
     Args:
         client: says whether the coordinator can be asked.

@@ -1,1 +1,4 @@
-"""Transactions: their states, the requests to the coordinators, the verdicts on answers."""
+"""Transactions: their states, the requests to the coordinators, the verdicts on answers.
+
+Must not know: batches and their queues, connections, the clock. The sender sends the requests.
+"""

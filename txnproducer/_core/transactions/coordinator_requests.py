@@ -74,7 +74,7 @@ class TxnRequestQueue:
 
 
 class CoordinatorRequests:
-    """See the module.
+    """The requests to coordinators, of which one at most is out.
 
     Args:
         name: the producer's, for the log.

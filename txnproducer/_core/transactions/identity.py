@@ -29,7 +29,7 @@ _FIRST_VERSION_WITH_BUMP: Final = 3
 
 
 class ProducerIdentity:
-    """See the module.
+    """The producer's id and epoch, and the version of its transactions.
 
     Args:
         sequences: hold id and epoch, and begin at 0 with a new one.

@@ -71,7 +71,7 @@ class Operations(Protocol):
 
 
 class TransactionLeasing:
-    """See the module.
+    """The calls by which several processes write one transaction.
 
     Args:
         operations: the transaction manager.

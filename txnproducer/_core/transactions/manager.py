@@ -60,7 +60,7 @@ _S = TransactionState
 
 
 class TransactionManager:
-    """See the module.
+    """The application's calls: each begins an operation, or is refused.
 
     Args:
         transactional_id, transaction_timeout_ms, retry_backoff_ms, client: see

@@ -19,7 +19,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """See the module.
+    """The account of one transaction, from its beginning to its end.
 
     Attributes:
         new_partitions: to be added with the next request (v1).

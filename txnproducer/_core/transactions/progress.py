@@ -68,7 +68,7 @@ Outcome: TypeAlias = Literal["open"] | ResolvedOutcome
 
 
 class TransactionProgress:
-    """See the module.
+    """A transaction as the sender drives it.
 
     Args:
         transactional_id: None for an idempotent producer.

@@ -66,7 +66,7 @@ _ALLOWED: Final = MappingProxyType(
 
 
 class Share:
-    """See the module.
+    """The producer's part in a transaction that several processes write.
 
     Args:
         name: the producer's, for refusals.

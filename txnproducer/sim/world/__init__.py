@@ -1,1 +1,4 @@
-"""The simulated world: network, faults, options, and the history of a run."""
+"""The simulated world: network, faults, options, and the history of a run.
+
+Must not know: the applications, the judges, sockets, threads, the real clock.
+"""
