@@ -44,6 +44,7 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
         if not _is_known(name):
             _refuse_unless_harmless(key, value)
             continue
+        # `linger_ms` and `linger.ms` together: either choice could be the wrong one.
         if name in plain:
             raise InvalidConfigurationError(
                 f"{spelled[name]} and {key} are the same setting: give one of them"
@@ -78,6 +79,7 @@ def _refuse_unless_harmless(key: str, value: object) -> None:
         if is_harmless(key, value):
             return
         raise UnknownConfigError(f"{key} {reason}", key=key)
+    # Names of other clients are near misses by meaning, which no comparison of letters finds.
     if key in FOREIGN_NAMES:
         ours, client = FOREIGN_NAMES[key]
         owner = f" ({client}'s name)" if client else ""
@@ -90,6 +92,7 @@ def _refuse_unless_harmless(key: str, value: object) -> None:
 
 
 def _similar(key: str) -> list[str]:
+    # Java's keys of levels count as well: users copy them from property files.
     names = [*SETTINGS, *LEVEL_KEYS]
     lowered = key.lower().replace(".", "_").replace("-", "_")
     found = difflib.get_close_matches(lowered, names, n=3, cutoff=0.75)

@@ -53,6 +53,8 @@ def apply_rules(draft: ConfigDraft) -> None:
 
 
 def _require_bootstrap_servers(draft: ConfigDraft) -> None:
+    # No default: a producer that writes to a broker on localhost by mistake is worse than an
+    # error.
     if "bootstrap_servers" not in draft.given:
         raise InvalidConfigurationError(
             "bootstrap_servers is missing: name at least one broker, for example "
@@ -61,6 +63,8 @@ def _require_bootstrap_servers(draft: ConfigDraft) -> None:
 
 
 def _refuse_empty_transactional_id(draft: ConfigDraft) -> None:
+    # An unset variable of the environment is often an empty text, and must not turn transactions
+    # off.
     if draft.values["transactional_id"] == "":
         raise invalid(
             "transactional_id", "", "it must not be empty; leave it out to go without transactions"
@@ -68,6 +72,7 @@ def _refuse_empty_transactional_id(draft: ConfigDraft) -> None:
 
 
 def _refuse_texts_that_no_request_carries(draft: ConfigDraft) -> None:
+    # Refused here, or the first request would fail while it is put into bytes.
     for name in ("transactional_id", "client_id"):
         value = draft.values[name]
         if not isinstance(value, str):
@@ -87,6 +92,7 @@ def _settle_idempotence(draft: ConfigDraft) -> None:
     if not draft.values["enable_idempotence"]:
         return
     obstacle = _obstacle_to_idempotence(draft.values)
+    # Only an explicit wish is refused: the default gives way below.
     if obstacle and "enable_idempotence" in draft.given:
         raise InvalidConfigurationError(
             f"enable_idempotence=True does not go with {obstacle}: leave one of them out"
@@ -107,8 +113,10 @@ def _settle_idempotence(draft: ConfigDraft) -> None:
 
 
 def _obstacle_to_idempotence(values: Mapping[str, Any]) -> str:
+    # A lost answer needs a retry, by which the broker tells whether it has the batch.
     if values["retries"] == 0:
         return "retries=0"
+    # With fewer acknowledgements a new leader may lack the batch, and its producer state with it.
     if values["acks"] != "all":
         return f"acks={values['acks']!r}"
     return ""
@@ -118,6 +126,7 @@ def _require_idempotence_for_transactions(draft: ConfigDraft) -> None:
     if draft.values["transactional_id"] is None or draft.values["enable_idempotence"]:
         return
     cause = _obstacle_to_idempotence(draft.values)
+    # If it was given as False, the other settings are not the cause.
     if "enable_idempotence" in draft.given:
         cause = "enable_idempotence=False"
     raise InvalidConfigurationError(
@@ -132,6 +141,7 @@ def _fit_delivery_timeout(draft: ConfigDraft) -> None:
     timeout = draft.values["delivery_timeout_ms"]
     if timeout >= least:
         return
+    # A batch would expire before its first request could time out (KIP-91).
     if "delivery_timeout_ms" in draft.given:
         raise invalid(
             "delivery_timeout_ms",
@@ -151,6 +161,7 @@ def _fit_batch_size(draft: ConfigDraft) -> None:
     memory, batch_size = draft.values["buffer_memory"], draft.values["batch_size"]
     if batch_size <= memory:
         return
+    # A default may be changed without a word, but not a value that was given.
     if "batch_size" in draft.given:
         raise invalid(
             "batch_size", batch_size, f"it must not be above buffer_memory={memory}; raise that"
@@ -178,8 +189,10 @@ def _fit_backoffs(draft: ConfigDraft) -> None:
 
 def _check_compression_level(draft: ConfigDraft) -> None:
     level, codec = draft.values["compression_level"], draft.values["compression_type"]
+    # Without a level each codec uses its own default, so there is nothing to compare.
     if level is None:
         return
+    # Refused and not ignored: a level that has no effect hides a wrong compression_type.
     if codec not in COMPRESSION_LEVELS:
         raise invalid("compression_level", level, f"compression_type={codec!r} has no levels")
     low, high = COMPRESSION_LEVELS[codec]
@@ -189,6 +202,7 @@ def _check_compression_level(draft: ConfigDraft) -> None:
 
 def _check_lz4_block(draft: ConfigDraft) -> None:
     size = draft.values["compression_lz4_block_bytes"]
+    # The format of lz4 frames has a code for these four sizes alone.
     if size not in LZ4_BLOCKS_BYTES:
         raise invalid(
             "compression_lz4_block_bytes",
@@ -233,8 +247,10 @@ def _check_security_protocol(draft: ConfigDraft) -> None:
 
 def _check_login(draft: ConfigDraft) -> None:
     protocol, mechanism = draft.values["security_protocol"], draft.values["sasl_mechanism"]
+    # Without SASL there is no login, and unused credentials were refused before.
     if not protocol.startswith("SASL_"):
         return
+    # Java's default is GSSAPI, which fails late where no Kerberos is set up.
     if mechanism is None:
         raise InvalidConfigurationError(
             f"sasl_mechanism is missing: security_protocol={protocol!r} needs one, such as "

@@ -31,8 +31,10 @@ def invalid(
 ) -> InvalidConfigurationError:
     """Return the error of a refused value; `problem` ends with the way out."""
     text = repr(value)
+    # A certificate given as a text would fill the log.
     if len(text) > _LONGEST_SHOWN:
         text = f"{text[:_LONGEST_SHOWN]}..."
+    # A refused password must not reach a log by its error.
     shown = name if secret else f"{name}={text}"
     return InvalidConfigurationError(f"{shown} is not valid: {problem}")
 
@@ -52,6 +54,7 @@ def from_text(setting: Setting, value: object) -> object:
     Raises:
         InvalidConfigurationError: the text does not spell a value of that type.
     """
+    # A dict of properties may hold numbers already.
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -84,6 +87,7 @@ def parse_address(text: str) -> tuple[str, int]:
     if match is None:
         raise invalid("bootstrap_servers", text, "an address is host:port, or [::1]:9092 for IPv6")
     port = int(match["port"] or _DEFAULT_PORT)
+    # Port 0 means any free port, which only a server can ask for.
     if not 0 < port <= 65_535:
         raise invalid("bootstrap_servers", text, "the port must be between 1 and 65535")
     return match["v6"] or match["host"], port
@@ -91,11 +95,13 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def format_address(host: str, port: int) -> str:
     """Return an address in the form that `parse_address` reads."""
+    # Only an IPv6 address has a colon, which would hide the port's.
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _check_int(setting: Setting, value: object) -> int:
     problem = f"it must be an integer between {setting.low} and {setting.high}"
+    # A text is not converted in silence: "1e3" or "5s" would be guesses.
     if isinstance(value, str):
         raise invalid(
             setting.name, value, f"{problem}; ProducerConfig.from_properties reads texts"
@@ -110,6 +116,7 @@ def _check_int(setting: Setting, value: object) -> int:
 
 
 def _check_bool(setting: Setting, value: object) -> bool:
+    # "false" is a true value in Python, so texts are refused.
     if not isinstance(value, bool):
         raise invalid(
             setting.name, value, f"it must be True or False, not of type {type(value).__name__}"
@@ -143,6 +150,7 @@ def _check_choice(setting: Setting, value: object) -> str:
 def _check_servers(setting: Setting, value: object) -> tuple[str, ...]:
     parts: Sequence[object]
     if isinstance(value, str):
+        # As in a property file of Java.
         parts = value.split(",")
     elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         parts = value

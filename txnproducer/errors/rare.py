@@ -17,6 +17,7 @@ from .kinds import (
 )
 
 
+# Requests of an admin client go to the controller, which may have moved.
 class NotControllerError(RetriableError, code=ErrorCode.NOT_CONTROLLER):
     """The broker is not the controller of the cluster."""
 
@@ -29,6 +30,7 @@ class InvalidFetchSessionEpochError(RetriableError, code=ErrorCode.INVALID_FETCH
     """The epoch of the fetch session is not the next one."""
 
 
+# Metadata can reach the client before they reach the broker.
 class UnknownLeaderEpochError(RetriableError, code=ErrorCode.UNKNOWN_LEADER_EPOCH):
     """The leader epoch in the request is newer than the broker's."""
 
@@ -37,6 +39,7 @@ class OffsetNotAvailableError(RetriableError, code=ErrorCode.OFFSET_NOT_AVAILABL
     """The new leader does not know its offsets yet."""
 
 
+# OffsetFetch answers so if it requires stable offsets (KIP-447).
 class UnstableOffsetCommitError(RetriableError, code=ErrorCode.UNSTABLE_OFFSET_COMMIT):
     """Offsets of an undecided transaction are in the way."""
 
@@ -69,6 +72,7 @@ class ListenerNotFoundError(InvalidMetadataError, code=ErrorCode.LISTENER_NOT_FO
     """The leader has no listener of the requested name."""
 
 
+# The client has older metadata than the broker, so it has to ask for new ones.
 class FencedLeaderEpochError(InvalidMetadataError, code=ErrorCode.FENCED_LEADER_EPOCH):
     """The leader epoch in the request is older than the broker's."""
 
@@ -89,6 +93,7 @@ class ElectionNotNeededError(InvalidMetadataError, code=ErrorCode.ELECTION_NOT_N
     """The partition has its leader already."""
 
 
+# A topic that was deleted and created again has another id (KIP-516).
 class UnknownTopicIdError(InvalidMetadataError, code=ErrorCode.UNKNOWN_TOPIC_ID):
     """The broker does not know a topic of this id."""
 
@@ -145,6 +150,7 @@ class InvalidSessionTimeoutError(
     """The session time-out is outside the limits of the broker."""
 
 
+# "abort": the offsets of the transaction belong to an assignment that is about to end.
 class RebalanceInProgressError(KafkaError, code=ErrorCode.REBALANCE_IN_PROGRESS, recovery="abort"):
     """The consumer group is rebalancing."""
 
@@ -177,6 +183,7 @@ class SecurityDisabledError(KafkaError, code=ErrorCode.SECURITY_DISABLED, recove
     """The cluster has no authorizer."""
 
 
+# AddPartitionsToTxn adds all partitions or none, so one refusal stops the others.
 class OperationNotAttemptedError(
     KafkaError, code=ErrorCode.OPERATION_NOT_ATTEMPTED, recovery="abort"
 ):
@@ -309,6 +316,7 @@ class UnsupportedAssignorError(KafkaError, code=ErrorCode.UNSUPPORTED_ASSIGNOR, 
     """The group does not support the assignor."""
 
 
+# "abort" as for a rebalance: it is the same news under the new group protocol (KIP-848).
 class StaleMemberEpochError(KafkaError, code=ErrorCode.STALE_MEMBER_EPOCH, recovery="abort"):
     """The member's epoch is older than the group's."""
 

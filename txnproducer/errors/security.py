@@ -33,10 +33,12 @@ __all__ = [
 ]
 
 
+# Not retriable (KIP-152): the same credentials would be refused again.
 class AuthenticationError(InvalidConfigurationError):
     """The broker does not accept the client's identity. Check the credentials."""
 
 
+# A broker that expires a login closes the connection. This error is for a refused one.
 class SaslAuthenticationError(AuthenticationError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
     """The broker refused the SASL user or password.
 
@@ -44,6 +46,7 @@ class SaslAuthenticationError(AuthenticationError, code=ErrorCode.SASL_AUTHENTIC
     """
 
 
+# It has no code: the handshake fails before Kafka's protocol begins.
 class SslAuthenticationError(AuthenticationError):
     """The TLS handshake failed: one side does not trust the other's certificate.
 
@@ -65,6 +68,7 @@ class IllegalSaslStateError(AuthenticationError, code=ErrorCode.ILLEGAL_SASL_STA
     """
 
 
+# "fix" and not "restart": the right can be granted while the producer lives.
 class AuthorizationError(InvalidConfigurationError):
     """The user has no right to do this. Grant it, then make a new producer or retry."""
 
@@ -91,6 +95,7 @@ class TopicAuthorizationError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZA
         super().__init__(message, recovery=recovery)
 
 
+# For offsets in a transaction, where the coordinator checks the group by itself.
 class GroupAuthorizationError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
     """The user may not commit offsets of this consumer group. Grant Read on the group.
 
@@ -111,6 +116,7 @@ class GroupAuthorizationError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZA
         super().__init__(message, recovery=recovery)
 
 
+# From Kafka 3.0 on, Write on any topic gives the right as well (KIP-679).
 class ClusterAuthorizationError(AuthorizationError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
     """The user may not do this on the cluster.
 
@@ -118,6 +124,7 @@ class ClusterAuthorizationError(AuthorizationError, code=ErrorCode.CLUSTER_AUTHO
     """
 
 
+# Without the right the coordinator does not tell whether the id exists.
 class TransactionalIdAuthorizationError(
     AuthorizationError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 ):
