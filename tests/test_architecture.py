@@ -460,8 +460,8 @@ def test_two_classes_of_a_package_differ_by_more_than_an_underscore(package: Pat
     assert alike in ([], ALIKE.get(named(package))), "give each the word that tells them apart"
 
 
-# These say what they must not know in docs/design.md.
-IN_THE_PLAN = {"_broker", "_core", "sim"}
+# The simulator says what it must not know in docs/design.md.
+IN_THE_PLAN = {"sim"}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=named)

@@ -1,4 +1,4 @@
-"""The order of a task's steps, whatever its form: take, look, write or compare, close."""
+"""The order of the steps of a task, in every form: take, look, write or compare, close."""
 
 from __future__ import annotations
 
