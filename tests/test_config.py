@@ -116,7 +116,7 @@ class TestNames:
         assert (config.transactional_id, config.linger_ms) == (None, 5)
 
     def test_a_name_must_be_a_text(self) -> None:
-        with pytest.raises(InvalidConfigurationError, match="5 is no name of a setting"):
+        with pytest.raises(InvalidConfigurationError, match="5 is not the name of a setting"):
             ProducerConfig.from_properties({5: "x"})  # type: ignore[dict-item]
 
 

@@ -134,7 +134,7 @@ class TestOffsets:
         ("offsets", "said"),
         [
             ([], "offsets must map"),
-            ({"t": 1}, "'t' is no TopicPartition"),
+            ({"t": 1}, "'t' is not a TopicPartition"),
             ({("t", "1"): 1}, "partition of 't' must be an integer"),
             ({("t", -1): 1}, "partition -1 of 't' is out of range"),
             ({("t", 1): -1}, r"offsets\[t-1\].offset is -1"),

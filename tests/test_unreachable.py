@@ -134,7 +134,7 @@ def test_a_refused_login_names_the_broker_and_is_not_said_to_be_tried_again(capl
 
 
 def test_a_web_server_is_no_broker(web_port):
-    assert f"127.0.0.1:{web_port} is no Kafka broker: it answered" in str(
+    assert f"127.0.0.1:{web_port} is not a Kafka broker: it answered" in str(
         timed_out(f"127.0.0.1:{web_port}")
     )
 

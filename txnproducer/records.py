@@ -199,7 +199,7 @@ def _topic_partition(key: object) -> TopicPartition:
     if type(key) is tuple and len(key) == 2:
         topic, partition = key
     if not isinstance(topic, str) or not topic:
-        raise ValueError(f"offsets: {key!r} is no TopicPartition (no topic)")
+        raise ValueError(f"offsets: {key!r} is not a TopicPartition (no topic)")
     _check_text("offsets: topic", topic)
     number = _integer(f"offsets: partition of {topic!r}", partition)
     if not 0 <= number <= _INT32_MAX:

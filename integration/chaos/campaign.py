@@ -101,8 +101,8 @@ def _done(commit: str) -> set[str]:
 def _is_valid(line: dict[str, Any], commit: str) -> bool:
     client = line["row"].split("/")[0]
     if client == OURS:
-        return line["commit"] == commit
-    return line["version"] == _version_of(client)
+        return bool(line["commit"] == commit)
+    return bool(line["version"] == _version_of(client))
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[Row]:

@@ -66,7 +66,7 @@ def test_one_warning_for_each_address_and_reason_and_again_after_a_change(harnes
         for _ in range(3):
             fail(harness, DisconnectError(REFUSED), channel=channel)
     assert warned() == [f"{REFUSED}; trying again"]
-    fail(harness, DisconnectError("boot:9092 is no Kafka broker"))
+    fail(harness, DisconnectError("boot:9092 is not a Kafka broker"))
     fail(harness, DisconnectError(REFUSED))
     assert len(warned()) == 3
     fail(harness, DisconnectError("cannot connect to other:9092"), node_id=-2)

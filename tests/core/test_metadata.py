@@ -103,7 +103,7 @@ def test_a_topic_error_is_told_once_and_the_topic_asked_for_again():
     assert metadata.has_topic_error("a b")
     error = metadata.take_topic_error("a b")
     assert isinstance(error, InvalidTopicError)
-    assert "'a b' is no valid topic name" in str(error)
+    assert "'a b' is not a valid topic name" in str(error)
     assert metadata.take_topic_error("a b") is None
     metadata.add_topic("a b", 500)
     assert metadata.update_delay_ms(500) == 0

@@ -381,7 +381,7 @@ def test_receipts_that_do_not_belong_are_refused_and_none_is_taken():
         ([second, other_claim], "claim 2"),
         ([second, not_claimed], "claim 0"),
         ([first, double], "claims 0 and 1 have both written to topic-0"),
-        ([first, again], "two receipts of claim 0"),
+        ([first, again], "two different receipts of claim 0"),
     ):
         with pytest.raises(ValueError, match=why):
             holder.core.adopt(wrong)

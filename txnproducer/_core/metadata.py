@@ -333,7 +333,7 @@ def name_error(topic: str) -> KafkaError | None:
         # the other topics in it.
         topic.encode()
     except UnicodeEncodeError as error:
-        return InvalidTopicError(f"{topic!r} is no topic name: {error}")
+        return InvalidTopicError(f"{topic!r} is not a topic name: {error}")
     return None
 
 
@@ -344,7 +344,7 @@ def _topic_error(answer: TopicMetadata) -> KafkaError:
         # Metadata answers carry no text for a topic, so the rule is named here.
         return error_for_code(
             answer.error_code,
-            f"{answer.topic!r} is no valid topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', "
-            "'_' and '-', and not '.' or '..'",
+            f"{answer.topic!r} is not a valid topic name: 1 to 249 characters of a-z, A-Z, 0-9, "
+            "'.', '_' and '-', and not '.' or '..'",
         )
     return error_for_code(answer.error_code)

@@ -173,7 +173,8 @@ def read_header(data: bytes | bytearray | memoryview) -> BatchHeader:
     """
     if len(data) < BATCH_OVERHEAD_BYTES:
         raise CorruptRecordError(
-            f"{len(data)} bytes are no record batch: its header alone has {BATCH_OVERHEAD_BYTES}"
+            f"{len(data)} bytes are not a record batch: its header alone has"
+            f" {BATCH_OVERHEAD_BYTES}"
         )
     if data[MAGIC_OFFSET] != MAGIC_V2:
         raise CorruptRecordError(

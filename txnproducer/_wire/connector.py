@@ -298,7 +298,9 @@ class Connector:
             # A TLS listener answers plain bytes with an alert: its type, then the major version 3.
             if head[0] == _TLS_ALERT and head[1] == 3:
                 raise needs_tls(self._address)
-            raise DisconnectError(f"{self._address} is no Kafka broker: it answered {head!r}...")
+            raise DisconnectError(
+                f"{self._address} is not a Kafka broker: it answered {head!r}..."
+            )
         return memoryview(self._read(size))
 
     def _read(self, size: int) -> bytes:

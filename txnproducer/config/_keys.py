@@ -62,7 +62,7 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
 def _plain_name(key: object) -> str:
     if not isinstance(key, str):
         raise InvalidConfigurationError(
-            f"{key!r} is no name of a setting: names are texts, such as 'linger_ms'"
+            f"{key!r} is not the name of a setting: names are texts, such as 'linger_ms'"
         )
     return key.replace(".", "_")
 

@@ -217,7 +217,7 @@ class TxnPartitionEntry:
         self._in_flight.insert(place, batch)
 
     def remove_in_flight_batch(self, batch: NumberedBatch) -> None:
-        """Track a batch no more. One that is not tracked is no error."""
+        """Stop to track a batch. One that is not tracked is ignored."""
         # By identity: after a split the first part has the whole batch's base sequence.
         self._in_flight = [tracked for tracked in self._in_flight if tracked is not batch]
 

@@ -239,14 +239,20 @@ def _check_receipt(
     if (receipt.transactional_id, receipt.producer) != (lease.transactional_id, lease.producer):
         raise ValueError(
             f"the receipt of {receipt.transactional_id!r} ({receipt.producer}) is of another"
-            f" transaction than the {lease}"
+            f" transaction than the {lease}: adopt the receipts of this lease's participants"
         )
     claim = receipt.claim
     if not 0 <= claim < len(lease.claims) or receipt.claimed != lease.claims[claim]:
-        raise ValueError(f"the receipt of claim {claim} ({receipt.claimed}): not of this {lease}")
+        raise ValueError(
+            f"the receipt of claim {claim} ({receipt.claimed}) is not of this {lease}: adopt the"
+            " receipts of this lease's participants"
+        )
     # The same receipt may be adopted twice, as after a call that was interrupted.
     if claim in adopted and adopted[claim] != receipt:
-        raise ValueError(f"there are two receipts of claim {claim}")
+        raise ValueError(
+            f"there are two different receipts of claim {claim}: abort, and give each participant"
+            " a claim of its own"
+        )
     writers = {
         each.topic_partition: other.claim
         for other in adopted.values()

@@ -118,7 +118,9 @@ def _number(name: str, kind: str) -> Callable[[int, Any], int]:
                 f"{name}[{index}] must be an int or None, not {type(number).__name__}"
             ) from None
         if not 0 <= number < 1 << 63:
-            raise ValueError(f"{name}[{index}] is no {kind}: {number} (None lets us choose)")
+            raise ValueError(
+                f"{name}[{index}] is not a valid {kind}: {number} (None lets us choose)"
+            )
         return int(number)
 
     return check

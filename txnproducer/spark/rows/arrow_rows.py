@@ -65,7 +65,7 @@ class ArrowRows:
             partition: of Kafka's, for all rows; None: the column, key or load decide.
 
         Raises:
-            SchemaError: a row is no Kafka record; no row of its batch was sent.
+            SchemaError: a row is not a Kafka record; no row of its batch was sent.
             KafkaError: raised by the writer.
         """
         for batch in self._batches:
@@ -84,7 +84,7 @@ class ArrowRows:
         """Read the rows that are left, and send nothing.
 
         Raises:
-            SchemaError: a row is no Kafka record.
+            SchemaError: a row is not a Kafka record.
         """
         for batch in self._batches:
             self._digested(batch)
@@ -146,4 +146,4 @@ def _blocks(rows: Any) -> list[Block]:
     try:
         return arrow_blocks(rows, 0)
     except (TypeError, ValueError) as error:
-        raise SchemaError(f"a row is no Kafka record: {error}") from error
+        raise SchemaError(f"a row is not a Kafka record: {error}") from error
