@@ -216,7 +216,7 @@ def test_a_port_of_something_else_is_called_no_broker(drive: Open, noise: bytes)
     with FakeBroker(greeting=noise) as other:
         end = drive(other.address).fail_to_connect()
     assert end.state is LOST
-    assert "no Kafka broker" in str(end.error)
+    assert "not a Kafka broker" in str(end.error)
 
 
 def test_closing_the_client_ends_an_attempt_that_is_under_way(drive: Open) -> None:
