@@ -76,7 +76,7 @@ def test_what_may_be_retried_is_retried_and_the_rest_fails(code):
 
 
 @pytest.mark.parametrize("code", FAILURES)
-def test_thirteen_codes_ask_for_new_metadata(code):
+def test_the_codes_of_stale_metadata_ask_for_new_metadata(code):
     assert outcome_of(code, can_retry=True).needs_metadata == (code in REFRESHING)
     assert isinstance(error_for_code(code), InvalidMetadataError) == (code in REFRESHING)
 
