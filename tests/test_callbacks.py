@@ -246,6 +246,15 @@ def test_a_refusal_that_leaves_a_callback_fails_the_transaction(one, client, cal
     assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
 
 
+def test_offsets_that_a_callback_cannot_send_fail_the_transaction(one, client):
+    running(one, CALLS["send_offsets_to_transaction"])
+    with pytest.raises(KafkaError, match="the offsets are not in this transaction") as raised:
+        one.commit_transaction()
+    assert raised.value.recovery == "abort"
+    one.abort_transaction()
+    assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
+
+
 def test_a_send_that_a_close_overtakes_in_a_callback_fails_the_commit_under_way(one, client):
     closers: list[threading.Thread] = []
 

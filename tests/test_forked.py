@@ -135,6 +135,16 @@ def try_all(inherited):
     return found
 
 
+def test_a_block_in_a_child_is_refused_by_the_name_of_its_first_call(inherited):
+    def enter(inherited):
+        try:
+            inherited.one.transaction().__enter__()
+        except KafkaError as error:
+            return str(error)
+
+    assert in_child(enter, inherited).startswith("cannot begin_transaction: the producer was made")
+
+
 def test_every_call_is_refused_while_another_thread_had_the_lock(inherited):
     over = threading.Event()
     threads = [hold(each._lock, over) for each in (inherited.one, inherited.participant)]

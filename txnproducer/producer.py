@@ -24,6 +24,7 @@ from txnproducer._wire.platform import SYSTEM
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
+    ForkedProducerError,
     IllegalStateError,
     InvalidTxnTimeoutError,
     KafkaError,
@@ -163,6 +164,8 @@ class TransactionalProducer(RecordWriter):
     def _begin_block(self, transaction: Transaction) -> None:
         try:
             self._begin(transaction)
+        except ForkedProducerError:
+            raise  # nothing has begun, and this process has no thread that could end it
         except BaseException:
             # An interrupt: a block that was never entered is never left, so end it here.
             with self._lock:
@@ -208,14 +211,20 @@ class TransactionalProducer(RecordWriter):
             CommitFailedError: the group has changed: abort, and read again from its offsets.
             KafkaError: refused; `recovery` names the next step.
         """
-        self._check_usable("send_offsets_to_transaction")
-        group = as_consumer_group_metadata(group_metadata)
-        wanted = as_offsets(offsets)
-        if wanted:  # as in Java, nothing to commit adds no group
-            self._await(
-                "send_offsets_to_transaction",
-                lambda: self._core.send_offsets_to_transaction(wanted, group),
-            )
+        try:
+            self._check_usable("send_offsets_to_transaction")
+            group = as_consumer_group_metadata(group_metadata)
+            wanted = as_offsets(offsets)
+            if wanted:  # as in Java, nothing to commit adds no group
+                self._await(
+                    "send_offsets_to_transaction",
+                    lambda: self._core.send_offsets_to_transaction(wanted, group),
+                )
+        except BaseException as error:
+            # In a callback the error is only logged, and the commit would succeed without them.
+            if self._is_in_callback:
+                self._io.callbacks.note_refused(refusals.offsets_lost_in_callback, error)
+            raise
 
     def commit_transaction(self) -> None:
         """Wait for every record, and then commit them all, with the offsets.

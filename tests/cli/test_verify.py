@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 
 import pytest
@@ -33,7 +34,7 @@ def test_the_exit_code_tells_whether_something_is_wrong(
     monkeypatch, count, arguments, code, missing
 ):
     monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
-    monkeypatch.setattr(verify, "reach", lambda _: None)
+    monkeypatch.setattr(verify, "reach", lambda *_: None)
     done = CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", "-o", "json", *arguments])
     assert done.exit_code == code, done.output
     line = json.loads(done.output)
@@ -64,10 +65,30 @@ def test_what_was_not_compared_is_told_and_never_called_free_of_duplicates(
     monkeypatch, count, by, duplicates, told
 ):
     monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
-    monkeypatch.setattr(verify, "reach", lambda _: None)
+    monkeypatch.setattr(verify, "reach", lambda *_: None)
     done = CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", "--by", by])
     line = json.loads(done.stdout.splitlines()[-1])
     assert line["by"] == by
     assert line["duplicates"] == duplicates
     assert line["compared"] + line["not_compared"] == line["committed"]
     assert told in done.stderr
+
+
+def test_the_time_out_is_one_for_the_look_at_the_cluster_and_the_reading(monkeypatch):
+    given: list[float] = []
+
+    def counting(*_, timeout, **__):
+        given.append(timeout)
+        return count_of(5)
+
+    monkeypatch.setattr(time, "monotonic", iter([100.0, 104.0]).__next__)
+    monkeypatch.setattr(verify, "reach", lambda _, longest_s: given.append(longest_s))
+    monkeypatch.setattr(verify, "count_topic", counting)
+    CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", "--timeout", "6"])
+    assert given == [6.0, 2.0]
+
+
+def test_a_cluster_that_is_not_there_is_waited_for_no_longer_than_the_time_out():
+    done = CliRunner().invoke(main, ["verify", "-b", "127.0.0.1:1", "-t", "t", "--timeout", "1"])
+    assert done.exit_code == 3
+    assert "within 1000 ms" in done.output

@@ -143,7 +143,7 @@ class BaseProducer:
         Args:
             timeout: seconds after which everything that is left fails by force. None for
                 `delivery_timeout_ms`, after which the outcome of each record is known; 0 for at
-                once.
+                once. A delivery callback that blocks then is waited for, but for 5 s at most.
 
         Raises:
             ValueError: the time-out is negative.
@@ -254,6 +254,12 @@ class BaseProducer:
         if self._refusal is not None:
             raise self._refusal(call)
         refuse_reentry(self._lock, call)
+
+    @property
+    def _is_in_callback(self) -> bool:
+        """Whether a delivery callback of this producer calls."""
+        # A producer whose constructor has failed has no thread.
+        return self._refusal is not refusals.not_open and self._io.is_current
 
     def _check_can_wait(self, call: str) -> None:
         """Refuse a call that would have to wait where it cannot, before it begins anything."""

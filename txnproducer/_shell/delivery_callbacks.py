@@ -34,11 +34,16 @@ class DeliveryCallbacks:
     def __init__(self, name: str, lock: CoreLock) -> None:
         self._name = name
         self._lock = lock
-        self._refused: list[tuple[str, BaseException]] = []
+        self._refused: list[tuple[refusals.Lost, BaseException]] = []
 
-    def note_refused(self, topic: str, error: BaseException) -> None:
-        """Remember an error that `send` is about to raise in a callback."""
-        self._refused.append((topic, error))
+    def note_refused(self, lost: refusals.Lost, error: BaseException) -> None:
+        """Remember an error that a call is about to raise in a callback.
+
+        Args:
+            lost: what the transaction lacks if the error leaves the callback.
+            error: the refusal.
+        """
+        self._refused.append((lost, error))
 
     def run(
         self, core: DrivenCore, batches: Sequence[CallbackBatch], notify: Callable[[], None]
@@ -86,10 +91,10 @@ class DeliveryCallbacks:
         # next one.
         refused, self._refused = self._refused, []
         left = _with_causes(raised)
-        for topic, error in refused:
-            # By identity: a callback may raise an equal error of its own, which loses no record.
+        for lost, error in refused:
+            # By identity: a callback may raise an equal error of its own, which loses nothing.
             if id(error) in left:
-                return refusals.lost_in_callback(topic, error)
+                return lost(error)
         return None
 
 

@@ -9,7 +9,7 @@ calls of helpers, no keyword arguments and no new objects. In the compiled form 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -184,13 +184,15 @@ class RecordWriter(BaseProducer, _FastSender):
         A record that would have to wait fails the transaction at once, as its time-out does in the
         Java client. Any other refusal does so if it leaves the callback.
         """
-        if self._refusal is refusals.not_open or not self._io.is_current:
+        if not self._is_in_callback:
             return
         if not isinstance(error, WaitInCallbackError):
-            self._io.callbacks.note_refused(topic, error)
+            self._io.callbacks.note_refused(
+                partial(refusals.record_lost_in_callback, topic), error
+            )
             return
         with self._lock:
-            self._core.lose_record(refusals.lost_in_callback(topic))
+            self._core.lose_record(refusals.waited_in_callback(topic))
             self._io.poke()
 
     def send_batch(

@@ -8,7 +8,7 @@ Rules: each names the call, says whether its operation goes on, and gives the mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer.errors import (
@@ -21,16 +21,19 @@ from txnproducer.errors import (
 )
 
 __all__ = [
+    "Lost",
     "WaitInCallbackError",
     "closed",
     "flush_timed_out",
     "forked",
     "in_callback",
-    "lost_in_callback",
     "not_open",
+    "offsets_lost_in_callback",
+    "record_lost_in_callback",
     "timed_out",
     "timeout_too_long",
     "topic_unknown",
+    "waited_in_callback",
 ]
 
 _GOES_ON = "It goes on in the background: call {call}() again to wait for it, or close()."
@@ -117,20 +120,46 @@ def flush_timed_out(
     return caused_by(error, tries, are_cause=are_cause)
 
 
-def lost_in_callback(topic: str, error: BaseException | None = None) -> KafkaError:
+Lost = Callable[[BaseException], KafkaError]
+"""Returns the error of a transaction that lacks something, from the refusal of it."""
+
+
+def record_lost_in_callback(topic: str, error: BaseException) -> KafkaError:
     """Return the error of a transaction in which a delivery callback could not send.
 
     Args:
         topic: the topic of the lost record.
-        error: the refusal; None if the callback would have had to wait.
+        error: the refusal.
     """
-    if error is not None:
-        told = TransactionAbortableError(
-            f"a delivery callback could not send to {topic!r}: {type(error).__name__}: {error};"
-            " the record is not in this transaction: abort it"
-        )
-        told.__cause__ = error
-        return told
+    told = TransactionAbortableError(
+        f"a delivery callback could not send to {topic!r}: {type(error).__name__}: {error};"
+        " the record is not in this transaction: abort it"
+    )
+    told.__cause__ = error
+    return told
+
+
+def offsets_lost_in_callback(error: BaseException) -> KafkaError:
+    """Return the error of a transaction in which a delivery callback could not send offsets.
+
+    Args:
+        error: the refusal.
+    """
+    told = TransactionAbortableError(
+        f"a delivery callback could not call send_offsets_to_transaction(): {error}; the offsets"
+        " are not in this transaction: abort it, and send them after the last record, on the"
+        " thread that commits"
+    )
+    told.__cause__ = error
+    return told
+
+
+def waited_in_callback(topic: str) -> KafkaError:
+    """Return the error of a transaction whose delivery callback would have had to wait.
+
+    Args:
+        topic: the topic of the lost record.
+    """
     return TransactionAbortableError(
         f"a delivery callback could not send to {topic!r}: the record had to wait for metadata,"
         " memory or a partition that the topic does not have yet, and a callback cannot. Call"

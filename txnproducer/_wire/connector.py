@@ -218,7 +218,7 @@ class Connector:
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
             self.suspicion = Suspicion.WANTS_NO_TLS
             raise DisconnectError(
-                f"{self._address} closed the connection during the TLS handshake: {error}"
+                f"{self._address} closed the connection during the TLS handshake"
             ) from error
         except ssl.SSLError as error:
             raise tls_error(error, self._address, self._node.host) from error
@@ -338,8 +338,11 @@ class Connector:
         return remaining_ms / 1000
 
     def _hung_up(self, error: OSError | None = None) -> DisconnectError:
-        why = "" if error is None else f" ({error})"
-        return DisconnectError(f"{self._address} closed the connection during the handshake{why}")
+        # The same words for both ways to hang up, reset or end: a peer may take now one and now
+        # the other, and one reason is worth one warning.
+        told = DisconnectError(f"{self._address} closed the connection during the handshake")
+        told.__cause__ = error
+        return told
 
 
 def is_refusal(error: KafkaError) -> bool:

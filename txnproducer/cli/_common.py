@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
@@ -118,13 +119,17 @@ def refuse_twice(names: Iterable[str]) -> None:
         )
 
 
-def reach(config: ProducerConfig) -> None:
+def reach(config: ProducerConfig, longest_s: float = math.inf) -> None:
     """Connect to the cluster with our own client. Its errors name the reason of a failure.
+
+    Args:
+        config: of the producer that the command uses.
+        longest_s: the command's time-out.
 
     Raises:
         KafkaError: no broker could be reached, or it refused the login.
     """
-    wait_ms = min(config.max_block_ms, _LONGEST_REACH_MS)
+    wait_ms = round(min(config.max_block_ms, _LONGEST_REACH_MS, longest_s * 1000))
     # Without the id: an attempt to reach the cluster must not fence a producer that runs.
     plain = config.replace(transactional_id=None, max_block_ms=wait_ms)
     try:

@@ -6,6 +6,7 @@ Owns: the table, the closing JSON line, the exit code. Must not know: how the to
 from __future__ import annotations
 
 import json
+import time
 
 import click
 from rich.console import Console
@@ -128,10 +129,12 @@ def command(
     security = {name: value for name, value in config.security.items() if value is not None}
     servers = settings["bootstrap.servers"]
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
-    reach(config)
+    deadline_s = time.monotonic() + timeout
+    reach(config, timeout)
+    left_s = max(0.0, deadline_s - time.monotonic())
     # An error of kafka-python would end in a stack trace, and would have no exit code.
     with our_errors(servers):
-        count = count_topic(servers, topic, by=by, timeout=timeout, security=security)
+        count = count_topic(servers, topic, by=by, timeout=left_s, security=security)
     # Different records, not all: a doubled one must not stand in for a lost one.
     found = count.total("committed") if by == "none" else count.distinct
     missing = None if expect is None else max(0, expect - found)
