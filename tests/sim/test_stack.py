@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from txnproducer._record.implementation import IMPL
+from txnproducer._wire.kept_threads import NAME
 from txnproducer.cli.main import main
 from txnproducer.sim.stack.baton import Baton, KilledError, StuckError, VirtualThread
 from txnproducer.sim.stack.campaign import KINDS, run_stack_seeds, stack_fingerprint
+from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults
 from txnproducer.sim.stack.locks import (
     VirtualCondition,
@@ -262,3 +264,86 @@ def test_no_fault_is_drawn_once_they_are_over():
     faults.are_over = True
     assert faults.draw().kind is None
     assert faults.piece(100) == 100
+
+
+def test_a_changed_answer_may_be_that_of_a_renewed_login():
+    fate = ConnectionFaults(ByteFault.TWICE, answer=2, is_at_login=True)
+    rng = random.Random(1)
+    assert fate.changed(2, b"answer", rng) == b"answer"
+    assert fate.changed(9, b"answer", rng, is_of_renewal=True) == b"answeranswer"
+
+
+# --- the judge of connections -------------------------------------------------------------------
+
+SETTINGS = {
+    "reconnect_backoff_ms": 50,
+    "reconnect_backoff_max_ms": 1_000,
+    "retry_backoff_ms": 100,
+    "retry_backoff_max_ms": 1_000,
+    "socket_connection_setup_timeout_ms": 5_000,
+    "socket_connection_setup_timeout_max_ms": 5_000,
+    "request_timeout_ms": 2_000,
+}
+
+
+@pytest.fixture
+def found() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def watch(found) -> ClientWatch:
+    watch = ClientWatch(SETTINGS, lambda check, _: found.append(check))
+    watch.is_first_contact = True
+    return watch
+
+
+def attempt(watch: ClientWatch, began_ms: int, failed_ms: int | None, name: str = NAME) -> None:
+    thread = threading.Thread(name=name)
+    watch.look_up_begins(thread, began_ms)
+    if failed_ms is not None:
+        watch.look_up_ends(thread, failed_ms, is_found=False)
+
+
+def test_an_attempt_after_the_back_off_is_late(watch, found):
+    attempt(watch, 1_000, 1_001)
+    attempt(watch, 1_200, 1_201)
+    assert found == []
+    attempt(watch, 3_000, None)
+    assert found == ["retries"]
+
+
+def test_a_question_why_a_peer_hung_up_is_no_attempt(watch, found):
+    attempt(watch, 1_000, 1_001)
+    attempt(watch, 1_050, 1_051, name="txnproducer-diagnosis")
+    watch.judge_pause(2_500)
+    assert found == ["retries"]
+
+
+def test_a_look_up_that_hangs_is_an_attempt_until_its_deadline(watch, found):
+    attempt(watch, 1_000, None)
+    watch.judge_pause(7_000)
+    assert found == []
+    watch.judge_pause(9_000)
+    assert found == ["retries"]
+
+
+def test_after_the_first_answer_no_attempt_is_due(watch, found):
+    attempt(watch, 1_000, 1_001)
+    watch.answered()
+    watch.judge_pause(60_000)
+    assert found == []
+
+
+def test_a_connection_is_given_up_when_the_time_of_its_request_is_over(watch, found):
+    watch.closes(1, None)
+    watch.closes(1, 1_990)
+    assert found == []
+    watch.closes(1, 1_000)
+    assert found == ["given up"]
+
+
+def test_a_client_that_ends_may_give_up_its_connections(watch, found):
+    watch.is_ending = lambda: True
+    watch.closes(1, 10)
+    assert found == []

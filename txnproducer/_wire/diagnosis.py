@@ -30,13 +30,14 @@ from .connector import (
     new_correlation_ids,
 )
 from .handshake import exchange_api_versions, exchange_sasl_question
-from .kept_threads import NAME, Job
+from .kept_threads import Job
 from .tls import needs_tls, not_tls
 
 Address: TypeAlias = tuple[str, int]
 
 _LOG = logging.getLogger(__name__)
 
+NAME = "txnproducer-diagnosis"
 LONGEST_MS = 1_000
 PAUSE_MS = 60_000
 

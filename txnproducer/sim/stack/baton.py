@@ -25,7 +25,7 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 # A run with so many hand-overs at one moment does nothing in them.
 _SPINNING = 50_000
-# Of the hand-overs, those after which a thread stands still for up to ten milliseconds.
+# Of the hand-overs, those after which a thread stands still.
 _PREEMPTED = 0.1
 
 
@@ -142,6 +142,7 @@ class Baton:
     Attributes:
         now_ns: the time.
         tick_ns: added to the time by each look at the clock.
+        longest_stall_s: the longest time for which a thread stands still where it could go on.
         failures: the threads that ended with an exception, and it.
         is_passing: whether the baton is being passed on, which stands for no code of the thread.
     """
@@ -149,6 +150,7 @@ class Baton:
     def __init__(self, rng: random.Random, timers: Timers, switch_rate: float = 0.1) -> None:
         self.now_ns = NS_PER_S
         self.tick_ns = 0
+        self.longest_stall_s = 0.01
         self.failures: list[tuple[str, BaseException]] = []
         self.is_passing = False
         self._rng = rng
@@ -279,7 +281,7 @@ class Baton:
             turn = self._running
             turn.is_preempted = True
             try:
-                self.wait(_never, 10 ** self._rng.uniform(-5, -2))
+                self.wait(_never, self.longest_stall_s * 10 ** self._rng.uniform(-3, 0))
             finally:
                 turn.is_preempted = False
         else:

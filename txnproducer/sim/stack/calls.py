@@ -17,10 +17,13 @@ from txnproducer.errors import KafkaError
 from txnproducer.sim.stack.baton import Baton
 
 if TYPE_CHECKING:
+    from txnproducer.producer import TransactionalProducer
     from txnproducer.sim.stack.run import StackRun
 
-__all__ = ["InterruptError", "ServiceCalls"]
+__all__ = ["FORCED_MS", "InterruptError", "ServiceCalls"]
 
+# The time that a forced close may take beyond its limit.
+FORCED_MS: Final = 5_000
 # The times that a call is made while there are faults. Later it is made until it ends.
 _PATIENCE: Final = 6
 _MOST_INNER_CALLS: Final = 300
@@ -39,12 +42,16 @@ class ServiceCalls:
         run: the run of the service.
         name: the service's.
         rng: draws the faults.
+
+    Attributes:
+        producer: may be closed on another thread while a call is under way; None for none.
     """
 
     def __init__(self, run: StackRun, name: str, rng: random.Random) -> None:
         self._run = run
         self._name = name
         self._rng = rng
+        self.producer: TransactionalProducer | None = None
 
     def strikes(self, fault: str) -> bool:
         """Return whether a fault happens here."""
@@ -70,6 +77,8 @@ class ServiceCalls:
         """
         run = self._run
         run.trace(f"{self._name}: {name}")
+        if name != "send":  # of which there are too many
+            self._close_on_another_thread()
         begin = run.judge.begun()
         result, error = None, None
         try:
@@ -91,6 +100,24 @@ class ServiceCalls:
                 return error
             if not self._run.is_ending and calls >= _PATIENCE:
                 return error
+
+    def _close_on_another_thread(self) -> None:
+        """Close the producer, perhaps, beside the call that follows or one after it."""
+        producer = self.producer
+        if producer is None or not self.strikes("close on another thread"):
+            return
+        run, rng = self._run, self._rng
+        timeout = rng.choice((None, 0.0))
+        delay_s = rng.choice((0.0, 0.0, 10 ** rng.uniform(-4, 0.5)))
+
+        def close() -> None:
+            self.sleep(delay_s)
+            begin = run.judge.begun()
+            producer.close(timeout)
+            limit_ms = run.delivery_ms if timeout is None else 0
+            run.judge.returned(self._name, "close", begin, limit_ms + FORCED_MS, None)
+
+        run.platform.thread(close, f"{self._name}-closer").start()
 
     def _interrupted(self, call: Callable[[], Any]) -> Any:
         if self.strikes("interrupt at a wait"):

@@ -68,6 +68,7 @@ class ConnectionFaults:
         ending: how a cut ends it.
         cut_at: the number of bytes after which it is cut.
         answer: the number of the answer that meets a fault.
+        is_at_login: whether the first answer of a renewed login meets it instead, if there is one.
         delay_ms: of the connect, or of each answer.
     """
 
@@ -75,17 +76,23 @@ class ConnectionFaults:
     ending: Ending = Ending.CLOSED
     cut_at: int = 0
     answer: int = 0
+    is_at_login: bool = False
     delay_ms: float = 0.0
 
-    def changed(self, number: int, frame: bytes, rng: random.Random) -> bytes:
+    def changed(
+        self, number: int, frame: bytes, rng: random.Random, *, is_of_renewal: bool = False
+    ) -> bytes:
         """Return an answer as the client gets it.
 
         Args:
             number: of the answer on its connection.
             frame: with its size and correlation id.
             rng: draws the change.
+            is_of_renewal: whether it is part of a renewed login.
         """
-        if number != self.answer or self.kind not in _ANSWER_FAULTS:
+        if self.kind not in _ANSWER_FAULTS:
+            return frame
+        if not (is_of_renewal if self.is_at_login else number == self.answer):
             return frame
         return _CHANGES[self.kind](frame, rng)
 
@@ -144,8 +151,12 @@ class ByteFaults:
         self.counts[kind.value] += 1
         return True
 
-    def draw(self) -> ConnectionFaults:
-        """Draw the fate of a new connection."""
+    def draw(self, *, has_sessions: bool = False) -> ConnectionFaults:
+        """Draw the fate of a new connection.
+
+        Args:
+            has_sessions: whether its login is renewed.
+        """
         kind = next((each for each in _OF_A_CONNECTION if self.strikes(each)), None)
         rng = self.rng
         return ConnectionFaults(
@@ -154,6 +165,7 @@ class ByteFaults:
             # As often in the handshake as later.
             int(_MOST_CUT_AT ** rng.random()),
             rng.randrange(_MOST_ANSWERS) if rng.random() < 0.7 else rng.randrange(3),
+            has_sessions and rng.random() < 0.3,
             rng.uniform(50, 20_000) if kind is ByteFault.SLOW_CONNECT else rng.uniform(5, 3_000),
         )
 

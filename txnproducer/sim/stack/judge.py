@@ -1,10 +1,11 @@
 """The judge of a run of the whole stack: its calls, its logs, its leftovers.
 
-Owns: every check but those of the logs (`judges.log_judge`). Must not know: the work of services,
-the faults.
+Owns: every check but those of the logs (`judges.log_judge`) and of connections (`client_watch`).
+Must not know: the work of services, the faults.
 
     crash     no thread of a producer ends with an exception, or logs one that is not a user's
     hangs     no call takes longer than its limit; where no fault delays it, none takes long
+    early     a call that says its time is up has taken that time
     spins     the threads let time pass
     state     a call that the state forbids is refused; an allowed one is not
     needless  with no fault under way, no call fails, and no connection is lost
@@ -20,7 +21,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from txnproducer.errors import KafkaError
+from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.sim.judges.log_judge import LogJudge
 from txnproducer.sim.stack.baton import KilledError
 from txnproducer.sim.world.history import Attempt, CallbackError
@@ -45,6 +46,16 @@ _CONNECTIONS: Final = 4
 # These wait for several calls, or are refused on purpose.
 _COMPOSED: Final = "block"
 _WRONG: Final = "wrong call"
+# These say that `max_block_ms` is over.
+_BOUNDED: Final = frozenset(
+    {
+        "init_transactions",
+        "send_offsets_to_transaction",
+        "commit_transaction",
+        "abort_transaction",
+        "partitions_for",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,11 @@ class StackJudge:
         run.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
         if took_ms > limit_ms + _MOMENT_MS:
             self.violate("hangs", f"{who}: {call} took {took_ms} ms, and may take {limit_ms}")
+        # With the jumps: they end a wait as well.
+        is_early = run.baton.now_ms - begin.at_ms < run.max_block_ms - 1
+        # A call that cannot end, as one that comes after the end of its producer, is refused.
+        if call in _BOUNDED and isinstance(error, KafkaTimeoutError) and is_early:
+            self.violate("early", f"{who}: {call} took {took_ms} ms: {error!r}")
         if begin.is_undisturbed and took_ms > _CALM_MS and call != _COMPOSED:
             self.violate("hangs", f"{who}: {call} took {took_ms} ms without any fault")
         if begin.is_calm and isinstance(error, KafkaError) and call != _WRONG:

@@ -12,6 +12,8 @@ Rules:
 from __future__ import annotations
 
 import random
+import struct
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -29,6 +31,9 @@ __all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
 DEAD_ADDRESS: Final = ("192.0.2.1", 9092)
 _WINDOW_BYTES: Final = 64 * 1024
 _HUNG_LOOK_UP_S: Final = 40.0
+_HEAD: Final = struct.Struct(">ih")  # the size of a frame, the API of its request
+# SaslHandshake, ApiVersions, SaslAuthenticate.
+_HANDSHAKE_KEYS: Final = frozenset({17, 18, 36})
 
 
 class VirtualNetwork:
@@ -109,7 +114,8 @@ class VirtualNetwork:
         return [(host, port)]
 
     def _connect(self, sock: VirtualSocket, address: Any) -> None:
-        fate = self.faults.draw()
+        users = self.users
+        fate = self.faults.draw(has_sessions=users is not None and users.session_lifetime_ms > 0)
         if fate.kind is ByteFault.NO_CONNECT or tuple(address[:2]) == DEAD_ADDRESS:
             return  # nothing answers, so the caller waits for its time-out
         delay_ms = self.latency_ms() * 2
@@ -139,6 +145,7 @@ class VirtualNetwork:
         """Close the sockets of a process, as the system does when it ends."""
         for sock in self.open_sockets:
             if sock.process == process:
+                sock.watch = None  # it is no choice of the client
                 sock.close()
 
     def cut(self, node_id: int | None = None) -> None:
@@ -182,6 +189,8 @@ class VirtualLink:
         self._under_way = 0
         self._read = self._written = 0
         self._there_ns = self._back_ns = 0
+        self._asked = _RequestsInFlight()
+        self._has_sent_nonsense = False
 
     @property
     def room(self) -> int:
@@ -190,11 +199,25 @@ class VirtualLink:
 
     def take(self, data: bytes) -> None:
         """Carry bytes to the server."""
+        watch = self._sock.watch
+        self._asked.sent(data, self._network.baton.now_ms)
+        if watch is not None and self._has_sent_nonsense and not self._sock.has_unread:
+            watch.sends_after_nonsense(self.node_id)
         self._under_way += len(data)
         self._there_ns = self._later(self._there_ns, 0.0, partial(self._read_by_server, data))
 
     def close(self) -> None:
         """Note that the client has closed its end. The bytes that it has sent still arrive."""
+        watch = self._sock.watch
+        # With an answer that is not read, the client does not know what it has.
+        works = self.is_alive and not (
+            self._is_deaf
+            or self._has_sent_nonsense
+            or self._server.is_closed
+            or self._sock.has_unread
+        )
+        if watch is not None and works:
+            watch.closes(self.node_id, self._asked.waited_ms(self._network.baton.now_ms))
         self.fate.kind = None
         self._there_ns = self._later(self._there_ns, 0.0, self._end)
 
@@ -239,17 +262,24 @@ class VirtualLink:
         self._read += len(data)
         now_ms = network.baton.now_ms
         for answer in self._server.receive(data, now_ms):
-            frame = fate.changed(self.answered, answer.data, network.rng)
+            frame = fate.changed(
+                self.answered,
+                answer.data,
+                network.rng,
+                is_of_renewal=self._asked.is_of_renewal(self.answered),
+            )
             self.answered += 1
             slow_ms = fate.delay_ms if fate.kind is ByteFault.SLOW else 0.0
             wait_ms = max(0, answer.due_ms - now_ms) + slow_ms
-            self._back_ns = self._later(self._back_ns, wait_ms, partial(self._arrive, frame))
+            is_nonsense = frame != answer.data
+            arrive = partial(self._arrive, frame, is_nonsense=is_nonsense)
+            self._back_ns = self._later(self._back_ns, wait_ms, arrive)
         if self._server.is_closed:
             self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
         if is_cut:
             self.cut(fate.ending)
 
-    def _arrive(self, data: bytes) -> None:
+    def _arrive(self, data: bytes, *, is_nonsense: bool) -> None:
         """Give bytes to the client, unless the connection has ended for it."""
         if self._is_deaf or self._sock.is_closed:
             return
@@ -260,4 +290,48 @@ class VirtualLink:
             self.cut(fate.ending)
             return
         self._written += len(data)
+        self._has_sent_nonsense |= is_nonsense
+        is_of_a_handshake = self._asked.answered()
+        if self._sock.watch is not None and not (is_nonsense or is_of_a_handshake):
+            self._sock.watch.answered()
         self._sock.arrived(data)
+
+
+class _RequestsInFlight:
+    """The requests that a client has sent on one connection and that wait for their answers."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        # Of each: whether it is part of a handshake or a login, and when it was sent.
+        self._waiting: deque[tuple[bool, int]] = deque()
+        self._answered = 0
+        self._renewals: set[int] = set()
+        self._has_served = False
+
+    def sent(self, data: bytes, now_ms: int) -> None:
+        """Note bytes of the client."""
+        received = self._received
+        received += data
+        while len(received) >= _HEAD.size:
+            size, key = _HEAD.unpack_from(received)
+            if len(received) < 4 + size:
+                return
+            del received[: 4 + size]
+            is_handshake = key in _HANDSHAKE_KEYS
+            if is_handshake and self._has_served:
+                self._renewals.add(self._answered + len(self._waiting))
+            self._has_served |= not is_handshake
+            self._waiting.append((is_handshake, now_ms))
+
+    def answered(self) -> bool:
+        """Note an answer. Return whether it is part of a handshake or a login."""
+        self._answered += 1
+        return bool(self._waiting) and self._waiting.popleft()[0]
+
+    def is_of_renewal(self, number: int) -> bool:
+        """Return whether the answer with a number belongs to a renewed login."""
+        return number in self._renewals
+
+    def waited_ms(self, now_ms: int) -> int | None:
+        """Return how long the oldest request of the core waits, or None if there is none."""
+        return next((now_ms - at for is_early, at in self._waiting if not is_early), None)

@@ -14,13 +14,24 @@ from typing import Any, Final
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.sim.stack.faults import ByteFault
 
-__all__ = ["CALL_FAULTS", "EVENTS", "GROUP_TOPIC", "PARTITIONS", "TOPIC", "StackOptions"]
+__all__ = [
+    "CALL_FAULTS",
+    "EVENTS",
+    "GROUP_TOPIC",
+    "OTHER_TOPICS",
+    "PARTITIONS",
+    "TOPIC",
+    "StackOptions",
+]
 
 TOPIC: Final = "topic"
 GROUP_TOPIC: Final = "input"
+# A producer that asks for the partitions of one has to wait for its metadata.
+OTHER_TOPICS: Final = tuple(f"other-{number}" for number in range(8))
 PARTITIONS: Final = 4
 _CALM_RATE: Final = 0.1
 _UNDISTURBED_RATE: Final = 0.2
+_LONG_STALL_S: Final = 0.1
 
 # For one connection, look-up or call of a socket.
 _HIGHEST_RATES: Final[Mapping[ByteFault, float]] = {
@@ -48,6 +59,7 @@ class StackOptions:
         session_ms: how long a login is valid.
         latency_ms: the longest of one way.
         tick_ns: added to the time by each look at the clock.
+        longest_stall_s: the longest time for which a thread loses its processor.
         switch_rate: the probability that another thread goes on where one could.
         transactions: how many a process makes before the faults end.
     """
@@ -64,6 +76,7 @@ class StackOptions:
     session_ms: int
     latency_ms: float
     tick_ns: int
+    longest_stall_s: float
     switch_rate: float
     transactions: int
 
@@ -78,6 +91,12 @@ class StackOptions:
         disturbs = self.byte_rates.keys() - {ByteFault.PIECES} or self.event_s or self.has_rival
         return not disturbs and "callback blocks" not in self.call_rates
 
+    @property
+    def is_loop_steady(self) -> bool:
+        """Whether no fault lets the I/O thread stand still between two of its calls."""
+        stands = "jump of the clock" in self.event_s or "callback blocks" in self.call_rates
+        return not stands and self.longest_stall_s < _LONG_STALL_S
+
     @classmethod
     def draw(cls, seed: int) -> StackOptions:
         """Draw the options of a seed."""
@@ -90,6 +109,7 @@ class StackOptions:
             return replace(
                 options,
                 has_rival=False,
+                longest_stall_s=0.01,
                 byte_rates=left,
                 event_s={},
                 call_rates={
@@ -127,6 +147,7 @@ class StackOptions:
             rng.choice((0, 3_000, 20_000)) if users else 0,
             rng.choice((0.2, 2.0, 20.0)),
             rng.choice((0, 0, 1_000, 100_000)),
+            rng.choice((0.01, 0.01, 0.2)),
             rng.choice((0.02, 0.1, 0.5)),
             rng.randint(3, 12),
         )
@@ -142,7 +163,7 @@ CALL_FAULTS: Final[Mapping[str, float]] = {
     "callback closes": 0.02,
     "interrupt at a wait": 0.3,
     "interrupt at a call": 0.3,
-    "close on another thread": 0.05,
+    "close on another thread": 0.1,
     "close at once": 0.3,
     "dropped": 0.1,
     "wrong call": 0.2,

@@ -15,6 +15,7 @@ from txnproducer._sync.core_lock import CoreLock
 from txnproducer._wire.platform import Platform
 from txnproducer._wire.wakeup import Wakeup
 from txnproducer.sim.stack.baton import Baton, VirtualThread
+from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.locks import (
     VirtualCondition,
     VirtualCoreLock,
@@ -37,6 +38,7 @@ class VirtualPlatform(Platform):
         baton: has the threads and the time.
         network: has the sockets.
         rng: draws the seeds of the producers' jitter.
+        watch: judges the connections of the one producer that uses it; None for no judge.
 
     Attributes:
         wall_offset_ms: how far the wall clock is ahead of the other one.
@@ -48,7 +50,13 @@ class VirtualPlatform(Platform):
     # No look without a wake-up: a lost one shows as a call that takes all of its time.
     wait_slice_s = 1e9
 
-    def __init__(self, baton: Baton, network: VirtualNetwork, rng: random.Random) -> None:
+    def __init__(
+        self,
+        baton: Baton,
+        network: VirtualNetwork,
+        rng: random.Random,
+        watch: ClientWatch | None = None,
+    ) -> None:
         if IMPL != "python":
             raise RuntimeError(
                 "virtual time needs the parts in Python, and the compiled ones are in use. Set the"
@@ -57,6 +65,7 @@ class VirtualPlatform(Platform):
         self._baton = baton
         self._network = network
         self._rng = rng
+        self._watch = watch
         self.wall_offset_ms = _BEGAN_MS
         self.selectors: list[VirtualSelector] = []
 
@@ -108,8 +117,27 @@ class VirtualPlatform(Platform):
 
     def look_up(self, host: str, port: int) -> list[Any]:
         """Return the addresses of a name."""
-        return [(0, 0, 0, "", address) for address in self._network.look_up(host, port)]
+        baton, watch = self._baton, self._watch
+        if watch is None:
+            return _as_found(self._network.look_up(host, port))
+        thread = baton.current
+        watch.look_up_begins(thread, baton.now_ms)
+        is_found = False
+        try:
+            found = _as_found(self._network.look_up(host, port))
+            is_found = True
+        finally:
+            watch.look_up_ends(thread, baton.now_ms, is_found=is_found)
+        return found
 
     def new_socket(self, *_: int) -> Any:
         """Return a virtual socket."""
-        return self._network.new_socket()
+        sock = self._network.new_socket()
+        if self._watch is not None:
+            sock.watch = self._watch
+            self._watch.opens(self._baton.current, sock)
+        return sock
+
+
+def _as_found(addresses: list[tuple[str, int]]) -> list[Any]:
+    return [(0, 0, 0, "", address) for address in addresses]

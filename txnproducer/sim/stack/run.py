@@ -21,11 +21,18 @@ from txnproducer._shell import live_producers
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.baton import Baton, StuckError, VirtualThread
+from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.events import ClusterEvents
 from txnproducer.sim.stack.faults import ByteFaults
 from txnproducer.sim.stack.judge import PROOFS, StackJudge
 from txnproducer.sim.stack.network import VirtualNetwork
-from txnproducer.sim.stack.options import GROUP_TOPIC, PARTITIONS, TOPIC, StackOptions
+from txnproducer.sim.stack.options import (
+    GROUP_TOPIC,
+    OTHER_TOPICS,
+    PARTITIONS,
+    TOPIC,
+    StackOptions,
+)
 from txnproducer.sim.stack.platform import VirtualPlatform
 from txnproducer.sim.stack.service import Service
 from txnproducer.sim.world.history import Attempt, History
@@ -86,8 +93,11 @@ class StackRun:
         self.cluster = BrokerCluster(options.cluster, self.new_rng("cluster"))
         self.cluster.create_topic(TOPIC, PARTITIONS)
         self.cluster.create_topic(GROUP_TOPIC, 1)
+        for topic in OTHER_TOPICS:
+            self.cluster.create_topic(topic, 1)
         self.baton = Baton(self.new_rng("threads"), self.cluster, options.switch_rate)
         self.baton.tick_ns = options.tick_ns
+        self.baton.longest_stall_s = options.longest_stall_s
         self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
         self.users = Users({"user": "secret"}, session_lifetime_ms=options.session_ms)
         self.network = VirtualNetwork(
@@ -99,10 +109,10 @@ class StackRun:
             self.trace,
             self.users if options.users else None,
         )
-        self.platform = VirtualPlatform(self.baton, self.network, self.new_rng("jitter"))
-        self._type = type(
-            "TransactionalProducer", (TransactionalProducer,), {"_platform": self.platform}
-        )
+        self._jitter = self.new_rng("jitter")
+        # Of the service's own threads. Each producer has a platform of its own.
+        self.platform = VirtualPlatform(self.baton, self.network, self._jitter)
+        self.watches: dict[TransactionalProducer, ClientWatch] = {}
         self.is_ending = False
         self.healed_ms = 0
         self.jumped_ms = 0
@@ -242,7 +252,14 @@ class StackRun:
                 "sasl_plain_password": "secret",
             }
         addresses = [f"{node.host}:{node.port}" for node in self.cluster.nodes.values()]
-        producer: TransactionalProducer = self._type(addresses, transactional_id, **settings)
+        watch = ClientWatch(settings, self.history.violate, is_steady=self.options.is_loop_steady)
+        platform = VirtualPlatform(self.baton, self.network, self._jitter, watch)
+        # A class of its own, since a constructor starts threads that ask for its platform.
+        kind = type("TransactionalProducer", (TransactionalProducer,), {"_platform": platform})
+        producer: TransactionalProducer = kind(addresses, transactional_id, **settings)
+        client: Any = producer._io._client  # noqa: SLF001 - the judge looks inside
+        watch.is_ending = lambda: client._is_closed  # noqa: SLF001
+        self.watches[producer] = watch
         self._producers.append(producer)
         return producer
 

@@ -20,8 +20,8 @@ from txnproducer.errors import (
     KafkaTimeoutError,
 )
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from txnproducer.sim.stack.calls import InterruptError, ServiceCalls
-from txnproducer.sim.stack.options import GROUP_TOPIC
+from txnproducer.sim.stack.calls import FORCED_MS, InterruptError, ServiceCalls
+from txnproducer.sim.stack.options import GROUP_TOPIC, OTHER_TOPICS
 from txnproducer.sim.stack.sending import RecordSending
 from txnproducer.sim.world.history import Attempt
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
-# The time that a forced close may take beyond its limit.
-_FORCED_MS: Final = 5_000
 _MOST_RECORDS: Final = 12
 # A close that has taken so long has passed all its locks and waits for the end.
 _BEGUN_MS: Final = 50
@@ -80,7 +78,7 @@ class Service:
         self.is_done = True
 
     def _use(self, producer: TransactionalProducer) -> None:
-        if self._calls.repeat("init_transactions", producer.init_transactions) is not None:
+        if not self._open(producer):
             return
         was_calm = self._run.is_ending
         work = _Work(self._run, self, self._calls, self._rng, producer)
@@ -90,7 +88,19 @@ class Service:
             if self._run.is_ending and not was_calm:
                 return
 
+    def _open(self, producer: TransactionalProducer) -> bool:
+        """Wait for the first contact. Return whether the producer can be used."""
+        run, self._calls.producer = self._run, producer
+        watch = run.watches[producer]
+        watch.is_first_contact = True
+        error = self._calls.repeat("init_transactions", producer.init_transactions)
+        if isinstance(error, KafkaTimeoutError):
+            watch.judge_pause(run.baton.now_ms)
+        watch.is_first_contact = False
+        return error is None
+
     def _close(self, producer: TransactionalProducer) -> None:
+        self._calls.producer = None
         if self._calls.strikes("dropped"):
             producer._io.orphan()  # noqa: SLF001 - as the finalizer does
             return
@@ -100,11 +110,11 @@ class Service:
         while isinstance(error, InterruptError):
             began_ms = self._run.baton.now_ms
             _, error = self._calls.call(
-                "close", limit_ms + _FORCED_MS, lambda: producer.close(timeout)
+                "close", limit_ms + FORCED_MS, lambda: producer.close(timeout)
             )
             has_waited = self._run.baton.now_ms - began_ms > _BEGUN_MS
             if isinstance(error, InterruptError) and has_waited and self._rng.random() < 0.5:
-                self._await_end_without_a_call(producer, limit_ms + _FORCED_MS)
+                self._await_end_without_a_call(producer, limit_ms + FORCED_MS)
         self._run.judge.closed(self.name, producer)
 
     def _await_end_without_a_call(self, producer: TransactionalProducer, limit_ms: float) -> None:
@@ -201,8 +211,6 @@ class _Work:
                 f"{self._service.name}-helper",
             )
             helper.start()
-        if calls.strikes("close on another thread"):
-            self._run.platform.thread(producer.close, f"{self._service.name}-closer").start()
         try:
             error = self._records.send_some(attempt, rng.randint(0, _MOST_RECORDS))
         finally:
@@ -210,6 +218,9 @@ class _Work:
             while helper is not None and helper.is_alive():
                 with contextlib.suppress(InterruptError):
                     helper.join()
+        if error is None and rng.random() < 0.5:
+            topic = rng.choice(OTHER_TOPICS)
+            error = calls.repeat("partitions_for", lambda: producer.partitions_for(topic))
         if error is None and rng.random() < 0.2:
             error = self._send_offsets(attempt)
         if error is None and rng.random() < 0.2:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from txnproducer.sim.stack.baton import Baton
 
-__all__ = ["CarriesBytes", "VirtualSelector", "VirtualSocket", "VirtualWakeup"]
+__all__ = ["CarriesBytes", "VirtualSelector", "VirtualSocket", "VirtualWakeup", "WatchesSockets"]
 
 _numbers = itertools.count(1_000)
 
@@ -41,6 +41,22 @@ class CarriesBytes(Protocol):
         ...
 
 
+class WatchesSockets(Protocol):
+    """The judge of one producer's connections."""
+
+    def answered(self) -> None:
+        """Note the answer to a request that is no part of a handshake."""
+        ...
+
+    def sends_after_nonsense(self, node_id: int) -> None:
+        """Judge bytes that follow an answer without sense, which the client has read."""
+        ...
+
+    def closes(self, node_id: int, waited_ms: int | None) -> None:
+        """Judge the end of a connection that works."""
+        ...
+
+
 class VirtualSocket:
     """A stream socket.
 
@@ -52,7 +68,8 @@ class VirtualSocket:
 
     Attributes:
         process: the process that has made it.
-        is_closed: whether `close` was called.
+        closed_ms: the time of `close`; None before.
+        watch: judges the connections of the producer that has made it; None for no judge.
     """
 
     def __init__(
@@ -71,9 +88,20 @@ class VirtualSocket:
         self._error: OSError | None = None
         self._has_ended = False  # the peer, or a shutdown, has ended the stream
         self.process = baton.process
-        self.is_closed = False
+        self.closed_ms: int | None = None
+        self.watch: WatchesSockets | None = None
 
     # --- for the network ------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.closed_ms is not None
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have arrived that the client has not read."""
+        return bool(self._inbox)
 
     def connected(self, link: CarriesBytes) -> None:
         """Note that the peer has accepted."""
@@ -152,7 +180,7 @@ class VirtualSocket:
     def close(self) -> None:
         """Close the socket."""
         if not self.is_closed:
-            self.is_closed = True
+            self.closed_ms = self._baton.now_ms
             if self._link is not None:
                 self._link.close()
 

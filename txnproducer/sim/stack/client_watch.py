@@ -1,0 +1,159 @@
+"""One producer's connections as the system sees them, and what a client owes to its callers there.
+
+Why it exists: the core repeats a request that was lost, and a call has a long time. So a client
+that comes back late, or gives up a connection without a reason, only costs time, and no call shows
+it. Its look-ups and sockets do.
+Owns: the attempts to connect of one producer, and the judgement of connections. Must not know: the
+run, calls, bytes.
+
+    retries   a client that no broker has answered so far tries again within its back-off
+    trusts    no request follows an answer that made no sense
+    given up  a connection with a request in flight is closed for a reason
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txnproducer._wire.kept_threads import NAME
+from txnproducer.sim.stack.sockets import VirtualSocket
+
+__all__ = ["ClientWatch"]
+
+# The factor of a back-off's jitter, and the time that threads may stand still in the meantime.
+_JITTER: Final = 1.2
+_MOMENT_MS: Final = 400
+# A look-up cannot be ended. So long after the attempt's deadline the client goes on without it.
+_GRACE_MS: Final = 50
+# The bytes of a request are under way for a while before the network knows of it.
+_ON_ITS_WAY_MS: Final = 500
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt to connect: a look-up, then one socket after another."""
+
+    began_ms: int
+    failed_ms: int | None = None
+    is_looked_up: bool = False
+    sockets: list[VirtualSocket] = field(default_factory=list)
+
+    def end_ms(self, longest_ms: int, now_ms: int) -> int | None:
+        """Return when it ended, or None while it is under way."""
+        if self.failed_ms is not None:
+            return self.failed_ms
+        if not self.is_looked_up:
+            hopeless_ms = self.began_ms + longest_ms
+            return hopeless_ms if hopeless_ms <= now_ms else None
+        closed = [sock.closed_ms for sock in self.sockets]
+        known = [each for each in closed if each is not None]
+        return max(known) if known and len(known) == len(closed) else None
+
+
+class ClientWatch:
+    """See the module.
+
+    Args:
+        settings: the producer's.
+        violate: takes the check and the text of a violation.
+        is_steady: whether the loop never stands still for longer than a switch of threads, as it
+            does in a callback that blocks, or while the clock jumps.
+
+    Attributes:
+        is_first_contact: whether the producer waits for its first answer in a call.
+        is_ending: returns whether the producer ends its connections.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        violate: Callable[[str, str], None],
+        *,
+        is_steady: bool = True,
+    ) -> None:
+        self._settings = settings
+        self._violate = violate
+        self._is_steady = is_steady
+        self._attempts: list[_Attempt] = []
+        self._open: dict[threading.Thread, _Attempt] = {}
+        self.is_first_contact = False
+        self.is_ending: Callable[[], bool] = lambda: False
+
+    # --- attempts to connect --------------------------------------------------------------------
+
+    def look_up_begins(self, thread: threading.Thread, now_ms: int) -> None:
+        """Note an attempt to connect."""
+        if thread.name != NAME:
+            return  # a question why the peer has closed a connection is no attempt
+        self.judge_pause(now_ms)
+        attempt = self._open[thread] = _Attempt(now_ms)
+        self._attempts.append(attempt)
+
+    def look_up_ends(self, thread: threading.Thread, now_ms: int, *, is_found: bool) -> None:
+        """Note the result of a look-up."""
+        attempt = self._open.get(thread)
+        if attempt is not None:
+            attempt.is_looked_up = is_found
+            attempt.failed_ms = None if is_found else now_ms
+
+    def opens(self, thread: threading.Thread, sock: VirtualSocket) -> None:
+        """Note the socket of an attempt."""
+        attempt = self._open.get(thread)
+        if attempt is not None:
+            attempt.sockets.append(sock)
+
+    def answered(self) -> None:
+        """Note the answer to a request that is no part of a handshake."""
+        self.is_first_contact = False
+
+    def judge_pause(self, now_ms: int) -> None:
+        """Judge the time in which no attempt was under way, until now."""
+        if not (self.is_first_contact and self._is_steady and self._attempts):
+            return
+        count = len(self._attempts)
+        longest_ms = self._longest_ms("socket_connection_setup_timeout", count) + _GRACE_MS
+        ends = [each.end_ms(longest_ms, now_ms) for each in self._attempts]
+        if None in ends:
+            return
+        pause_ms = now_ms - max(each for each in ends if each is not None)
+        # Two counters may double: the connection's, and that of the core's request.
+        most_ms = max(
+            self._longest_ms("reconnect_backoff", count), self._longest_ms("retry_backoff", count)
+        )
+        if pause_ms > most_ms + _MOMENT_MS:
+            self._violate(
+                "retries",
+                f"no attempt to connect for {pause_ms} ms after {count}: {most_ms} allowed",
+            )
+
+    def _longest_ms(self, setting: str, times: int) -> int:
+        first_ms: int = self._settings[f"{setting}_ms"]
+        most_ms: int = self._settings[f"{setting}_max_ms"]
+        return round(_JITTER * min(first_ms << min(times, 20), most_ms))
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def sends_after_nonsense(self, node_id: int) -> None:
+        """Judge bytes that follow an answer without sense, which the client has read."""
+        self._violate("trusts", f"broker {node_id} gets a request after an answer without sense")
+
+    def closes(self, node_id: int, waited_ms: int | None) -> None:
+        """Judge the end of a connection that works.
+
+        Args:
+            node_id: the broker's.
+            waited_ms: how long the oldest request in flight has waited; None if there is none.
+        """
+        # A loop that stood still between the core's step and the write finds its time over.
+        if waited_ms is None or not self._is_steady or self.is_ending():
+            return
+        least_ms = self._settings["request_timeout_ms"] - _ON_ITS_WAY_MS
+        if waited_ms < least_ms:
+            self._violate(
+                "given up",
+                f"the connection to broker {node_id} is closed after {waited_ms} ms with a request"
+                f" in flight, which has {self._settings['request_timeout_ms']} ms",
+            )
