@@ -34,6 +34,10 @@ producer_states = st.tuples(
 )
 
 
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def with_buffer(wanted):
     """Return the builder over one of the twins."""
 
@@ -536,6 +540,17 @@ class RecordBatchBuilderTests:
         assert settled.estimated_size_bytes == size_bytes
         assert settled.settle()
         assert list(settled.records()) == list(usual.records())
+
+    @pytest.mark.parametrize("codec", ["none", "gzip"])
+    def test_an_interrupt_at_the_seal_loses_no_record(self, monkeypatch, codec):
+        whole, interrupted = (self.builder(LARGE, codec) for _ in range(2))
+        for builder in (whole, interrupted):
+            builder.append(BASE_MS, b"key", b"value" * 100)
+        with monkeypatch.context() as patched:
+            patched.setattr(batch_builder, "SealedRecords", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                interrupted.seal()
+        assert interrupted.build() == whole.build()
 
     def test_a_sealed_batch_takes_no_record_and_is_not_closed(self):
         builder = self.builder(LARGE, "gzip")

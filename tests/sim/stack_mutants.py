@@ -45,14 +45,14 @@ MUTANTS = (
     Mutant(
         "record-lost-in-a-callback",
         "_shell/record_writer.py",
-        "        if self._refusal is refusals.not_open or not self._io.is_current:\n",
+        "        if not self._is_in_callback:\n",
         "        if True:\n",
         "an error of `send` in a callback is the callback's own matter",
     ),
     Mutant(
         "refusal-in-a-callback-forgotten",
         "_shell/delivery_callbacks.py",
-        "        self._refused.append((topic, error))\n",
+        "        self._refused.append((lost, error))\n",
         "        pass\n",
         "only a record that would have to wait is lost in a callback",
     ),

@@ -293,19 +293,25 @@ cdef class RecordBuffer:
         return PyBytes_FromStringAndSize(self._data + OVERHEAD_BYTES, size) if size else b""
 
     def take(self):
-        """Close the buffer. Return it with room for the header before the records."""
-        cdef bytearray buffer = self._buffer
-        if buffer is None:
-            buffer = bytearray(OVERHEAD_BYTES)
-        else:
-            PyByteArray_Resize(buffer, self.size_bytes)
-            memset(PyByteArray_AS_STRING(buffer), 0, OVERHEAD_BYTES)
-        self._buffer = None
-        self._data = NULL
-        self._capacity = 0
-        self._certain_limit_bytes = -1
-        self.is_taken = True
-        return buffer
+        """Close the buffer. Return it with room for the header before the records.
+
+        A later call returns the same, until `drop`: an interrupt may have lost the first result.
+        """
+        if not self.is_taken:
+            if self._buffer is None:
+                self._buffer = bytearray(OVERHEAD_BYTES)
+            else:
+                PyByteArray_Resize(self._buffer, self.size_bytes)
+                memset(PyByteArray_AS_STRING(self._buffer), 0, OVERHEAD_BYTES)
+            self._data = NULL
+            self._capacity = 0
+            self._certain_limit_bytes = -1
+            self.is_taken = True
+        return self._buffer
+
+    def drop(self):
+        """Forget the records that were taken: from now on they are the caller's alone."""
+        self._buffer = bytearray()
 
 
 cdef enum:

@@ -259,6 +259,8 @@ class RecordBatchBuilder:
         """
         if self._sealed is None:
             self._sealed = SealedRecords(self._codec, self.records_buffer.take())
+        # After they are kept: an interrupt before this line would lose the records for good.
+        self.records_buffer.drop()
         return self._sealed
 
     def settle(self) -> bool:

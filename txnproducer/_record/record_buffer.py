@@ -66,6 +66,7 @@ class RecordBuffer:
         "_last_timestamp_ms",
         "_memory_bytes",
         "_size_limit_bytes",
+        "_taken",
         "_timestamp_varint",
         "base_timestamp_ms",
         "is_taken",
@@ -82,6 +83,7 @@ class RecordBuffer:
         self.base_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.is_taken = False
+        self._taken = bytearray()
         self._chunks: list[bytes] = []
         self._last_timestamp_ms: int | None = None
         self._timestamp_varint = _ZERO
@@ -202,15 +204,23 @@ class RecordBuffer:
         return _join(self._chunks)
 
     def take(self) -> bytearray:
-        """Close the buffer. Return it with room for the header before the records."""
-        buffer = bytearray().join((_EMPTY_HEADER, *self._chunks))
-        # They are copied into the buffer, and would hold the batch twice.
+        """Close the buffer. Return it with room for the header before the records.
+
+        A later call returns the same, until `drop`: an interrupt may have lost the first result.
+        """
+        if not self.is_taken:
+            self._taken = bytearray().join((_EMPTY_HEADER, *self._chunks))
+            # No record is certain to fit any more, so that the fast path asks `fits`, which
+            # refuses it.
+            self._certain_limit_bytes = -1
+            self.is_taken = True
+        # They are copied, and would hold the batch twice.
         self._chunks = []
-        # No record is certain to fit any more, so that the fast path asks `fits`, which refuses
-        # it.
-        self._certain_limit_bytes = -1
-        self.is_taken = True
-        return buffer
+        return self._taken
+
+    def drop(self) -> None:
+        """Forget the records that were taken: from now on they are the caller's alone."""
+        self._taken = bytearray()
 
     def _append_any(
         self, timestamp_ms: int, stamp: bytes, key: object, value: object, tail: bytes

@@ -184,11 +184,22 @@ class _Work:
             if isinstance(error, KafkaError) and error.recovery == "restart":
                 return False
             return self._commit(attempt) if attempt.is_commit_asked else self._abort(attempt)
+        if transaction.outcome == "committed" and error is not None:
+            self._see_commit()
         self._claim(attempt, transaction.outcome)
         is_usable = error is None or isinstance(error, InterruptError)
         return is_usable or (
             isinstance(error, KafkaError) and error.recovery in ("abort", "resume")
         )
+
+    def _see_commit(self) -> None:
+        """Repeat a commit that was interrupted or timed out, and whose end is known meanwhile.
+
+        Until a call has returned its end, the producer begins no other transaction.
+        """
+        producer = self._producer
+        # It may have been seen already: then the call is refused, and changes nothing.
+        self._calls.call("commit_transaction", self._run.max_block_ms, producer.commit_transaction)
 
     def _judge_block_that_is_not_entered(self, error: BaseException | None) -> None:
         producer = self._producer
