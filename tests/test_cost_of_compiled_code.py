@@ -101,6 +101,7 @@ EXEMPT: dict[str, dict[str, tuple[str, ...]]] = {
             "estimated_size_bytes",
             "body",
             "take",
+            "drop",
         ),
         "once for each column, or for each batch": ("__cinit__", "_take_buffers", "__init__"),
         "for what is not usual; the method's call itself costs more": (

@@ -1,4 +1,4 @@
-"""One producer's connections as the system sees them, and what a client owes to its callers there.
+"""The connections of one producer as the system sees them, judged by the rules of a good client.
 
 Why it exists: the core repeats a request that was lost, and a call has a long time. So a client
 that comes back late, or gives up a connection without a reason, only costs time, and no call shows
