@@ -193,7 +193,7 @@ class _Work:
         )
 
     def _see_commit(self) -> None:
-        """Repeat a commit that was interrupted or timed out, and whose end is known meanwhile.
+        """Repeat a commit that was interrupted or timed out, but has ended meanwhile.
 
         Until a call has returned its end, the producer begins no other transaction.
         """
