@@ -392,3 +392,17 @@ def test_a_late_answer_of_an_earlier_transaction_is_none_of_the_next_ones_busine
     # Nor does it ask for another epoch.
     harness.begin_transaction()
     assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 9
+
+
+def test_only_what_was_renumbered_is_overtaken_by_what_is_written_under_its_old_number():
+    harness = CoreHarness(transaction_version=1)
+    harness.start_transaction()
+    harness.know_topics()
+    harness.client.prepare_add_partitions()
+    send_each(harness, 3)
+    produce = harness.core._sender._producing
+    first, second, third = produce._in_flight[TP0]
+    for batch, sequence in ((first, 7), (second, 8)):
+        batch.reset_producer_state(harness.manager.identity.producer_id_and_epoch, sequence)
+    produce._fail_what_was_renumbered_with(first, harness.now_ms)
+    assert (second.is_overtaken, third.is_overtaken) == (True, False)
