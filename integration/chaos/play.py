@@ -27,6 +27,7 @@ WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 36.0, 45.0
 AFTER_S = 3.0
 BEFORE_S, SETTLE_S, READ_S = 3.0, 30.0, 20.0
 LAST_CALLS_S = 30.0
+NO_TIME_LEFT = "the row had no time left after its fault"
 _FIRST_COMMITS, _FIRST_S = 3, 15.0
 
 
@@ -104,7 +105,7 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
             time.sleep(held_s(row.fault))  # the length of the fault is part of the row
         notes.note(fault="end")
         if time.monotonic() > until - AFTER_S:
-            played.failed = "the row had no time left after its fault"
+            played.failed = NO_TIME_LEFT
         # The rest of the row shows the recovery.
         time.sleep(max(0.0, until - time.monotonic()))
     except Exception as error:  # noqa: BLE001 - the row says so, and the next one is played
