@@ -66,6 +66,8 @@ from txnproducer.records import TopicPartition
 
 PRODUCER_ID = 13131
 PRODUCER_EPOCH = 1
+# The answers to a producer whose transactional id may have another identity.
+OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
 Answer = Callable[[Any], Response]
 
@@ -392,6 +394,13 @@ class ScriptedClient:
             ),
             delay_ms=delay_ms,
         )
+
+    def prepare_refused_end(self, error_code: int) -> None:
+        """Prepare the refusal of EndTxn v5. Another identity is believed at the second answer."""
+        self.prepare_end_txn(error_code)
+        if error_code in OTHER_IDENTITY:
+            self.prepare_find_coordinator()
+            self.prepare_end_txn(error_code)
 
     def prepare_end_txn(
         self,

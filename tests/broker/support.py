@@ -208,8 +208,10 @@ class Bench:
         """Return an id's coordinator."""
         return self.cluster.coordinator_node(m.CoordinatorType.TRANSACTION, name)
 
-    def move_coordinator_of(self, name: str, node_id: int) -> None:
+    def move_coordinator_of(self, name: str, node_id: int, *, resigning_ms: int = 0) -> None:
         """Let another broker coordinate an id, and those that share its place."""
         number = self.cluster.coordinator_number(name)
         kind = m.CoordinatorType.TRANSACTION
-        self.cluster.move_coordinator(kind, number, node_id, self.now_ms)
+        self.cluster.move_coordinator(
+            kind, number, node_id, self.now_ms, resigning_ms=resigning_ms
+        )

@@ -7,6 +7,7 @@ import pytest
 from tests.broker.support import GROUP, T0, T1, T2, TOPIC, Bench, Who, batch_of
 from txnproducer._broker.transaction_coordinator import LogWrite
 from txnproducer._protocol import messages as m
+from txnproducer._broker.transaction_metadata import LAST_CLIENT_EPOCH
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
@@ -169,6 +170,57 @@ def test_the_former_coordinator_is_none_and_the_new_one_loads_first():
     bench.pass_ms(30)
     assert bench.end(who, commit=True).error_code == ErrorCode.NONE
     assert bench.values(T0) == ["v"]
+
+
+def test_a_coordinator_that_resigns_takes_the_next_epoch_for_a_foreign_one():
+    bench = Bench(node_count=2, max_marker_delay_ms=100)
+    first = bench.open(T0)
+    who = bench.commit(first)  # the markers are on their way
+    former = bench.transaction_node()
+    bench.rng.is_high = False
+    bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
+    bench.go_on(who, T1)
+    assert bench.end(who, commit=True, node_id=former).error_code == ErrorCode.PRODUCER_FENCED
+    concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.end(first, commit=True, node_id=former).error_code == concurrent
+    assert bench.add(who, T0, node_id=former) == {ErrorCode.NOT_COORDINATOR}
+    assert bench.end(who, commit=True).error_code == ErrorCode.NONE
+    bench.pass_ms(20)
+    assert bench.end(who, commit=True, node_id=former).error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_coordinator_that_resigns_does_not_know_the_next_producer_id():
+    bench = Bench(node_count=2, max_marker_delay_ms=100)
+    bench.cluster.preset_epoch("a", LAST_CLIENT_EPOCH - 1)
+    who = bench.commit(bench.open(T0))
+    assert who.epoch == 0
+    former = bench.transaction_node()
+    bench.rng.is_high = False
+    bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
+    answer = bench.end(who, commit=False, node_id=former)
+    assert answer.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.end(who, commit=False).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_coordinator_that_resigns_with_nothing_unfinished_is_none(version):
+    bench = Bench(node_count=2, transaction_version=version)
+    who = bench.open(T0)
+    former = bench.transaction_node()
+    bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
+    assert bench.end(who, commit=True, node_id=former).error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_epoch_that_was_asked_for_before_a_move_cannot_be_asked_for_again(version):
+    # `TransactionLogValue` has no previous epoch.
+    bench = Bench(node_count=2, transaction_version=version)
+    who = bench.init()
+    raise_epoch = m.InitProducerIdRequest("a", 60_000, who.producer_id, who.epoch)
+    assert bench.ask(raise_epoch).producer_epoch == who.epoch + 1
+    assert bench.ask(raise_epoch).producer_epoch == who.epoch + 1
+    bench.move_coordinator_of("a", 1 - bench.transaction_node())
+    assert bench.ask(raise_epoch).error_code == ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("version", [1, 2])

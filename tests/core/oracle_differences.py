@@ -143,6 +143,33 @@ DIFFERENCES: tuple[Difference, ...] = (
             " producer is needed."
         ),
     ),
+    *(
+        Difference(
+            title=f"With v2 {call} asks once more before it believes in another identity",
+            tables=(f"EndTxn({end})/TV2",),
+            codes=("PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING"),
+            values={
+                "state": state,
+                "last_error": None,
+                "result": "pending",
+                "result_error": None,
+                "next_request": "FindCoordinator(txn)",
+                "settled_state": state,
+                "settled_last_error": None,
+                "settled_result": "pending",
+                "settled_result_error": None,
+            },
+            reason=(
+                "A coordinator that resigns gives this answer to the producer that still has the"
+                " id, if its log has refused to complete the previous transaction. The new"
+                " coordinator repeats the answer only to a producer that has really lost the id."
+            ),
+        )
+        for call, end, state in (
+            ("a commit", "commit", "COMMITTING_TRANSACTION"),
+            ("an abort", "abort", "ABORTING_TRANSACTION"),
+        )
+    ),
     Difference(
         title="A commit that broke the coordinator may have happened",
         tables=("EndTxn(commit)",),

@@ -90,7 +90,7 @@ def test_a_commit_that_lost_an_attempt_and_is_then_refused_is_in_doubt(version, 
     driver, commit = committing(version)
     end_attempt(driver, way)
     find_coordinator_again(driver)
-    driver.expect(EndTxnRequest, end)
+    driver.refuse_end(end)
     assert isinstance(commit.error, CommitOutcomeUnknownError)
     assert commit.error.recovery == "unknown"
     assert commit.error.__cause__ is driver.manager.machine.last_error
@@ -114,7 +114,7 @@ def test_a_commit_of_which_every_attempt_was_answered_is_not_in_doubt(version, w
     driver, commit = committing(version)
     if way is not None:
         end_attempt(driver, way)
-    driver.expect(EndTxnRequest, end)
+    driver.refuse_end(end)
     assert commit.error is not None
     assert not isinstance(commit.error, CommitOutcomeUnknownError)
 
@@ -154,7 +154,7 @@ def test_an_abort_tells_the_doubt_about_a_commit_that_ended_unseen_before_its_ow
     driver, commit = committing(version)
     end_attempt(driver, ResponseFailure.TIMED_OUT)
     driver.expect(FindCoordinatorRequest)
-    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.refuse_end(ErrorCode.PRODUCER_FENCED)
     with pytest.raises(CommitOutcomeUnknownError) as told:
         driver.manager.begin_abort()
     assert told.value is commit.error
@@ -237,7 +237,7 @@ def test_an_abort_that_inherits_a_doubt_and_fails_leaves_it_in_doubt(version):
     aborted_unseen(driver, commit)
     abort = driver.manager.begin_abort()
     driver.expect(FindCoordinatorRequest)
-    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.refuse_end(ErrorCode.PRODUCER_FENCED)
     assert isinstance(abort.error, CommitOutcomeUnknownError)
     assert driver.manager.progress.outcome == "open"
 

@@ -127,6 +127,7 @@ def test_a_commit_behind_the_time_outs_abort_failed_for_certain_and_a_new_produc
 
     def answered(response):
         assert response.error_code == ErrorCode.INVALID_TXN_STATE
+        harness.rewrite[END_TXN] = answered  # a fence is asked for once more
         return replace(response, error_code=code)
 
     harness.rewrite[END_TXN] = answered

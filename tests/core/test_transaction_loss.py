@@ -185,6 +185,16 @@ def test_an_id_that_the_coordinator_has_forgotten_is_called_that():
 # --- where the coordinator does not tell --------------------------------------------------------
 
 
+def rewrite_the_repeated_end(harness, rewrite):
+    """Rewrite the answer to the second EndTxn: with v2 only that one fences."""
+
+    def first(answer):
+        harness.rewrite[ApiKey.END_TXN] = rewrite
+        return answer
+
+    harness.rewrite[ApiKey.END_TXN] = first
+
+
 def fenced(version=2, **settings):
     """Return a producer whose transaction a newer one has ended, before anything tells it."""
     cluster = make_cluster(version)
@@ -211,7 +221,7 @@ def test_without_the_coordinator_the_text_names_both_causes(trouble):
             harness.manager.requests.handle_coordinator_disconnected(0)
             return answer
 
-        harness.rewrite[ApiKey.END_TXN] = forget_the_coordinator
+        rewrite_the_repeated_end(harness, forget_the_coordinator)
     error = ended(harness, harness.core.begin_commit)
     assert isinstance(error, ProducerFencedError)
     assert "most likely a newer producer of this id has taken over" in str(error)
@@ -239,7 +249,7 @@ def test_a_connection_that_is_not_ready_is_waited_for():
         harness.client.max_in_flight = 0
         return answer
 
-    harness.rewrite[ApiKey.END_TXN] = take_no_more
+    rewrite_the_repeated_end(harness, take_no_more)
     result = harness.core.begin_commit()
     harness.run_until(lambda: result.is_completed)
     harness.settle()
@@ -321,7 +331,7 @@ def test_with_v2_an_abort_after_the_time_out_succeeds():
 
 def test_with_v2_an_abort_that_is_refused_after_the_time_out_says_after_how_long():
     harness = asking_scripted("CompleteAbort", PRODUCER_EPOCH + 1)
-    harness.client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    harness.client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     harness.now_ms += 61_000
     error = ended(harness, harness.core.begin_abort)
     assert re.search(
@@ -348,7 +358,7 @@ def test_an_abort_after_the_time_out_says_after_how_long():
 )
 def test_an_abort_that_is_refused_names_the_newer_producer(code):
     harness = asking_scripted()
-    harness.client.prepare_end_txn(code)
+    harness.client.prepare_refused_end(code)
     error = ended(harness, harness.core.begin_abort)
     assert "epoch 3, has taken over" in str(error)
 

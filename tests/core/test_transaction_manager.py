@@ -374,7 +374,7 @@ def test_a_record_is_refused_for_the_first_of_all_that_stands_in_its_way():
     commit = manager.begin_commit()
     with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\)"):
         manager.check_can_append()
-    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.refuse_end(ErrorCode.PRODUCER_FENCED)
     assert not commit.is_acked
     with pytest.raises(ProducerFencedError):
         manager.check_can_append()
@@ -543,7 +543,7 @@ def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit_and_abort()
     for call in ("begin_commit", "begin_abort"):
         driver = with_partition()
         end = getattr(driver.manager, call)()
-        driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+        driver.refuse_end(ErrorCode.PRODUCER_FENCED)
         assert getattr(driver.manager, call)() is end
         assert type(end.error) is ProducerFencedError
 

@@ -197,7 +197,7 @@ def test_a_lost_commit_of_a_fenced_producer_stays_unknown():
     driver.fail()
     abort = driver.manager.begin_abort()
     driver.expect(FindCoordinatorRequest)
-    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.refuse_end(ErrorCode.PRODUCER_FENCED)
     for result in (commit, abort):
         assert isinstance(result.error, CommitOutcomeUnknownError)
         assert isinstance(result.error.__cause__, ProducerFencedError)
@@ -276,7 +276,7 @@ def test_a_repeated_commit_that_is_refused_for_good_is_unknown():
     driver.take()
     driver.fail()
     driver.expect(FindCoordinatorRequest)
-    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.refuse_end(ErrorCode.PRODUCER_FENCED)
     assert isinstance(commit.error, CommitOutcomeUnknownError)
 
 

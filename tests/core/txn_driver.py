@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from tests.scripted_client import OTHER_IDENTITY
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -152,6 +153,17 @@ class TxnDriver:
             self.as_sender(self.manager.identity.learn_coordinator, versions(self.can_bump))
         self.reply(code, producer)
         return request
+
+    def refuse_end(self, code: int) -> EndTxnRequest:
+        """Refuse the next EndTxn for good, and return its last attempt.
+
+        With v2 an answer that names another identity counts only when it is repeated.
+        """
+        ended: EndTxnRequest = self.expect(EndTxnRequest, code)
+        if ended.is_transaction_v2_enabled and code in OTHER_IDENTITY:
+            self.expect(FindCoordinatorRequest)
+            ended = self.expect(EndTxnRequest, code)
+        return ended
 
     # --- whole operations -----------------------------------------------------------------------
 

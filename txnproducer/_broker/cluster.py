@@ -318,13 +318,26 @@ class BrokerCluster:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
 
     def move_coordinator(
-        self, kind: CoordinatorType, number: int, node_id: int, now_ms: int
+        self,
+        kind: CoordinatorType,
+        number: int,
+        node_id: int,
+        now_ms: int,
+        *,
+        resigning_ms: int = 0,
     ) -> None:
-        """Move one partition of ids, or of groups, to another broker."""
+        """Move one partition of ids, or of groups, to another broker.
+
+        Args:
+            resigning_ms: how long the old broker of ids does not know that it has resigned.
+        """
+        old_node_id = self._coordinator_nodes[kind][number]
         self._coordinator_nodes[kind][number] = node_id
         loading_ms = self.options.loading_ms
         if kind is CoordinatorType.TRANSACTION:
-            self._transaction_coordinators[number].take_over(now_ms, loading_ms)
+            coordinator = self._transaction_coordinators[number]
+            coordinator.resign(old_node_id, now_ms + resigning_ms)
+            coordinator.take_over(now_ms, loading_ms)
         else:
             self._group_loading_until_ms[number] = now_ms + loading_ms
             # Verifications are not in the log: they end with the broker that ran them.

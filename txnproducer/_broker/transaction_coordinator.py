@@ -22,7 +22,7 @@ overlap (a real broker answers the second CONCURRENT_TRANSACTIONS).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Protocol
@@ -57,6 +57,15 @@ class Marker:
     coordinator_epoch: int
     is_commit: bool
     is_v2: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Resigning:
+    """The memory of a broker that does not know yet that it has resigned."""
+
+    node_id: int
+    until_ms: int
+    unfinished: Mapping[str, TransactionMetadata]
 
 
 class Surroundings(Protocol):
@@ -109,6 +118,7 @@ class TransactionCoordinator:
         self._log: dict[str, TransactionMetadata] = {}
         self._ids: dict[str, TransactionMetadata] = {}
         self._unwritten: dict[str, set[TopicPartition]] = {}
+        self._resigning: _Resigning | None = None
         self.epoch = 0
         self.loading_until_ms = 0
 
@@ -302,13 +312,31 @@ class TransactionCoordinator:
             self._log.pop(name, None)
         return idle
 
+    def resign(self, node_id: int, until_ms: int) -> None:
+        """Keep what the old broker remembers until it knows that it has resigned."""
+        unfinished = {name: known for name, known in self._ids.items() if known.state.is_prepared}
+        self._resigning = _Resigning(node_id, until_ms, unfinished)
+
+    def unfinished_at(
+        self, transactional_id: str, node_id: int, now_ms: int
+    ) -> TransactionMetadata | None:
+        """Return an id that a resigning broker cannot complete, or None.
+
+        Its log has refused the completion, and its memory stays as it was before
+        (`TransactionStateManager.appendTransactionToLog` resets the pending state).
+        """
+        resigning = self._resigning
+        if resigning is None or resigning.node_id != node_id or now_ms >= resigning.until_ms:
+            return None
+        return resigning.unfinished.get(transactional_id)
+
     def take_over(self, now_ms: int, loading_ms: int) -> None:
         """Continue on another broker with the state in the log."""
         self.epoch += 1
         self.loading_until_ms = now_ms + loading_ms
         # Memory is lost with the broker: refused writes that were kept come to light here, and
         # failed fences are forgotten.
-        self._ids = dict(self._log)
+        self._ids = {name: known.loaded() for name, known in self._log.items()}
         self._unwritten.clear()
         if loading_ms:
             epoch = self.epoch

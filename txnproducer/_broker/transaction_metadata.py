@@ -189,6 +189,14 @@ class TransactionMetadata:
             has_failed_fence=False,
         )
 
+    def loaded(self) -> TransactionMetadata:
+        """Return the id as the next coordinator reads it in the log.
+
+        Kafka's records have no previous epoch (`TransactionLogValue`). So a repeated request for
+        an epoch that was given out before the move counts as one of a fenced producer.
+        """
+        return replace(self, last_producer_epoch=-1)
+
     def with_failed_fence(self, epoch: int) -> TransactionMetadata:
         """Return the id after a v1 fence that was not written. Its epoch is used up anyway."""
         return replace(self, producer_epoch=epoch, last_producer_epoch=-1, has_failed_fence=True)

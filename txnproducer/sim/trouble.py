@@ -47,9 +47,12 @@ _KEPT_WHEN_HEALED = 0.2
 _OFFSETS_REFUSALS_WHEN_HEALED = 6
 _LOG_WRITES_WHEN_HEALED = 8
 _LOG_WRITE_FAILS_WHEN_HEALED = 0.1
+_RESIGNATIONS_WHEN_HEALED = 4
 _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
 _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
+# In Kafka the time until it gets the metadata, which is long after a pause or a partition.
+_RESIGNING_MS = 1000
 # The leader has the batch, but not the acknowledgements of enough replicas.
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 # A group's coordinator does not wait for other replicas.
@@ -111,6 +114,7 @@ class Trouble:
         self._counts = world.faults.counts
         records, offsets = _REFUSALS_WHEN_HEALED, _OFFSETS_REFUSALS_WHEN_HEALED
         self._log_writes_left = _LOG_WRITES_WHEN_HEALED
+        self._resignations_left = _RESIGNATIONS_WHEN_HEALED
         # The largest number of partitions that the recreated topic has ever had.
         self._widest = world.options.partition_count
         cluster = world.cluster
@@ -174,10 +178,31 @@ class Trouble:
             decision = self._decide_log_write_when_healed()
         else:
             decision = self._decide_log_write_in_trouble()
+        if changed.state.is_complete and self._resigns(changed.transactional_id):
+            return LogWrite.LOST
         is_kept = decision not in (LogWrite.DONE, LogWrite.LOST)  # found after a later move
         if is_kept and changed.state is TransactionalIdState.ONGOING:
             self._faults.openings_kept[changed.transactional_id] += 1
         return decision
+
+    def _resigns(self, transactional_id: str) -> bool:
+        """Perhaps move the coordinator that is about to complete a transaction."""
+        cluster, now_ms = self._world.cluster, self._world.now_ms
+        kind, number = CoordinatorType.TRANSACTION, cluster.coordinator_number(transactional_id)
+        old_node_id = cluster.coordinator_node(kind, transactional_id)
+        others = [n for n in cluster.nodes if n != old_node_id and cluster.is_up(n)]
+        is_spared = not others or (self._faults.is_healed and not self._resignations_left)
+        if is_spared or not self._faults.happens_later(FaultKind.COORDINATOR_RESIGNED):
+            return False
+        self._resignations_left -= self._faults.is_healed
+        self._counts[FaultKind.COORDINATOR_RESIGNED] += 1
+
+        # After the refused write, which leaves the transaction incomplete at the old coordinator.
+        def move(at_ms: int) -> None:
+            cluster.move_coordinator(kind, number, others[0], at_ms, resigning_ms=_RESIGNING_MS)
+
+        self._world.call_at(now_ms, move)
+        return True
 
     def _decide_wrong_topic_id(self) -> ErrorCode:
         """Return one of the errors of a leader whose topic has another id than the batch."""
@@ -236,7 +261,7 @@ class Trouble:
         if node_id == -1:
             return False
         number = self._rng.randrange(self._world.options.cluster.coordinator_count)
-        cluster.move_coordinator(kind, number, node_id, now_ms)
+        cluster.move_coordinator(kind, number, node_id, now_ms, resigning_ms=_RESIGNING_MS)
         return True
 
     def _crash_broker(self, now_ms: int) -> bool:

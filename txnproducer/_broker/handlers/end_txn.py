@@ -11,6 +11,9 @@ Behavior:
   one gets INVALID_TXN_STATE. With the present epoch and no open transaction, an abort succeeds and
   raises the epoch, and a commit gets INVALID_TXN_STATE.
 
+* v2: a broker that resigns as the coordinator may be unable to complete an end. Then it takes the
+  next identity for that of a fenced producer, although it is the present one.
+
 Version notes: v5 is for transactions v2.
 Simplifications: no other than answering in one step (see `transaction_coordinator`).
 """
@@ -35,9 +38,13 @@ def handle(
 ) -> EndTxnResponse:
     """Answer an EndTxn request."""
     code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
+    coordinator = cluster.transaction_coordinator(request.transactional_id)
+    if code == ErrorCode.NOT_COORDINATOR and request.is_transaction_v2_enabled:
+        unfinished = coordinator.unfinished_at(request.transactional_id, node_id, now_ms)
+        if unfinished is not None:
+            code = _judge_unfinished(unfinished, request)
     if code:
         return EndTxnResponse(code)
-    coordinator = cluster.transaction_coordinator(request.transactional_id)
     known = coordinator.find(request.transactional_id)
     if known is None:
         # An id that has expired looks the same as one with another producer id.
@@ -79,6 +86,16 @@ def _judge_v1(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode |
 def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
     complete = _S.COMPLETE_COMMIT if is_commit else _S.COMPLETE_ABORT
     return ErrorCode.NONE if known.state is complete else ErrorCode.INVALID_TXN_STATE
+
+
+def _judge_unfinished(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode:
+    """Return the answer of a broker that cannot complete the previous transaction."""
+    if known.producer_id != request.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    # A prepared end has raised the epoch already, so only the previous one may repeat the end.
+    if known.producer_epoch != request.producer_epoch + 1:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:

@@ -17,6 +17,13 @@ the first. It matters in two cases:
   The commit is repeated once more for its answer, which holds the next epoch with transactions v2.
   The abort call fails because it was too late.
 
+With transactions v2 one PRODUCER_FENCED is no proof of a fence. A coordinator that resigns may
+answer so to the producer that still has the id: its log has refused to complete the previous
+transaction, and it takes the next epoch for a foreign one. So the handler looks the coordinator up
+and asks once more. It believes the answer when the broker that gave it still is the coordinator
+and repeats it. A refused request has changed nothing. The same holds for
+INVALID_PRODUCER_ID_MAPPING, if the previous end has given the id a new producer id.
+
 With transactions v1, NONE proves nothing if a lost AddPartitionsToTxn or AddOffsetsToTxn may
 arrive late. Such a request begins another transaction after the committed one, and the abort ends
 that one instead.
@@ -35,7 +42,12 @@ from txnproducer._core.transactions.handler import (
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    CoordinatorType,
+    EndTxnRequest,
+    EndTxnResponse,
+)
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     ErrorCode,
@@ -46,6 +58,8 @@ from txnproducer.errors import (
 from txnproducer.records import ProducerIdAndEpoch
 
 _REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
+# The coordinator's answers to a producer that does not have the transactional id.
+_OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
 
 class EndTxnHandler(TxnRequestHandler):
@@ -56,7 +70,8 @@ class EndTxnHandler(TxnRequestHandler):
     * v5 answers with the producer id and epoch of the next transaction (KIP-890).
     * It names the identity and the version with which the transaction was begun.
 
-    Retries: every retriable code; a lost coordinator is looked up again.
+    Retries: every retriable code; a lost coordinator is looked up again. With v2
+    PRODUCER_FENCED and INVALID_PRODUCER_ID_MAPPING count when the same broker repeats them.
     """
 
     priority = RequestPriority.END_TXN
@@ -78,6 +93,8 @@ class EndTxnHandler(TxnRequestHandler):
         self._producer = actions.identity.producer_id_and_epoch
         self._is_commit_on_wire = False
         self._lost_commits = 0
+        self._asked: BrokerNode | None = None
+        self._refused_by: BrokerNode | None = None
         self._given_up: TransactionalRequestResult | None = None
         self._outcome: ResolvedOutcome = "committed" if is_commit else "aborted"
 
@@ -136,6 +153,7 @@ class EndTxnHandler(TxnRequestHandler):
     def _build(self) -> EndTxnRequest:
         # `is_commit` may change while this attempt is on the wire, so the attempt keeps its own.
         self._is_commit_on_wire = self.is_commit
+        self._asked = self._actions.requests.coordinator(CoordinatorType.TRANSACTION)
         return EndTxnRequest(
             self.coordinator_key,
             self._producer.producer_id,
@@ -158,6 +176,13 @@ class EndTxnHandler(TxnRequestHandler):
         # The same code means different things for a commit and for an abort.
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
+        if code in _OTHER_IDENTITY and self.is_transaction_v2_enabled:
+            was_refused_by, self._refused_by = self._refused_by, self._asked
+            # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
+            if was_refused_by != self._asked:
+                # No doubt about the outcome: the coordinator compares identities before it writes.
+                self._retry(looks_up=True)
+                return
         verdict = table.judge(code)
         if was_commit and may_have_taken_effect(verdict, code):
             self._lost_commits += 1

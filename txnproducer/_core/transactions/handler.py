@@ -88,6 +88,10 @@ class RequestActions(Protocol):
         """Queue a request again, in its old place."""
         ...
 
+    def coordinator(self, key_type: CoordinatorType) -> BrokerNode | None:
+        """Return the coordinator, or None if it is not known."""
+        ...
+
     def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
         """Forget a request's coordinator, and queue its look-up."""
         ...

@@ -328,7 +328,9 @@ class Checkers:
         world = self._world
         # A coordinator that ends a transaction or forgets an id by time fences a sound producer.
         attempts = [a for a in self._history.attempts if not world.has_time_acted(a.owner)]
-        for text in unexcused(attempts, self._history, world.options, outcomes):
+        for text in unexcused(
+            attempts, self._history, world.options, outcomes, world.is_asker_forgotten
+        ):
             self._history.violate("needless", text)
 
     def _check_fences(self) -> None:

@@ -30,13 +30,15 @@ for it. So a failure needs one of these excuses:
 * two lost answers to the request after the last epoch: a broker gives the new producer id once
   more, and takes a third request for that of a fenced producer
   (`integration/conformance/cases/last_epochs.py`)
+* a lost answer to a request for the next epoch, and a move of the coordinator after it: the log
+  does not say who has got that epoch, so the repeated request counts as a fenced producer's
 * a partition that has forgotten a producer which was idle for too long: for the producer this
   looks like lost records, and records in doubt cannot get their sequences any more
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -46,6 +48,7 @@ from txnproducer.errors import (
     ProducerFencedError,
     UnknownProducerIdError,
 )
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.sim.world.history import LAST_EPOCH, Attempt, History, SentRecord
 from txnproducer.sim.world.options import SimOptions
 
@@ -62,6 +65,7 @@ def unexcused(
     history: History,
     options: SimOptions,
     outcomes: Mapping[str, bool | None],
+    is_asker_forgotten: Callable[[ProducerIdAndEpoch], bool],
 ) -> Iterator[str]:
     """Yield the failures of calm producers that have no excuse.
 
@@ -71,6 +75,7 @@ def unexcused(
             doubt.
         options: the options of the run.
         outcomes: whether each transaction is visible, by its name; None if nothing shows it.
+        is_asker_forgotten: see `World`.
     """
     can_bump = options.cluster.init_producer_id_version >= CAN_BUMP
     shaken = history.shaken
@@ -113,6 +118,7 @@ def unexcused(
                 is_doubtful=is_doubtful,
                 is_raced=_who(attempt) in raced,
                 inits_in_doubt=history.inits_in_doubt[attempt.identity],
+                is_asker_forgotten=is_asker_forgotten(attempt.identity),
             )
         # A fault of its own can leave records after it in doubt, which cannot get other numbers.
         elif not _has_own_fault(attempt):
@@ -135,6 +141,7 @@ def _of_transaction(
     is_doubtful: bool,
     is_raced: bool,
     inits_in_doubt: int,
+    is_asker_forgotten: bool,
 ) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
@@ -145,6 +152,8 @@ def _of_transaction(
         elif is_raced and isinstance(error, ProducerFencedError):
             is_excused = True  # when it aborts or begins the next transaction
         elif _is_refused_an_epoch(attempt, error, inits_in_doubt):
+            is_excused = True
+        elif is_asker_forgotten and isinstance(error, ProducerFencedError):
             is_excused = True
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up

@@ -9,7 +9,10 @@ A producer may fail for good
 * because it is fenced: the coordinator has another identity for its id, or none. The reason must
   be one of these: another process asked for an identity, the transaction timed out, a request of
   its own arrived late, the coordinator kept a write that it had refused, or the transactions are
-  shared. Or two answers were lost after the last epoch (see `excuses`)
+  shared. Or two answers were lost after the last epoch (see `excuses`). Or one answer to its
+  request for the next epoch was lost and the coordinator has moved: the log does not tell the new
+  one who asked
+  But never because of an answer that only a resigning coordinator gave: then nobody has the id
 * because access was refused during its life; a refused login counts only if that broker was needed
 * because of an unexpected error of the broker: the coordinator failed during a write, or the
   epochs are used up, where brokers answer with this error
@@ -38,6 +41,7 @@ from txnproducer.sim.judges.excuses import FENCED_AFTER
 from txnproducer.sim.world.faults import FaultKind
 from txnproducer.sim.world.history import LAST_EPOCH
 
+_FENCED: Final = (ProducerFencedError, InvalidPidMappingError)
 _KEPT: Final = (FaultKind.LOG_WRITE_LATE, FaultKind.LOG_WRITE_BROKEN)
 # A moved coordinator knows what its log has; a refused write never got there.
 _FORGETTING: Final = (FaultKind.COORDINATOR_MOVED, FaultKind.LOG_WRITE_LOST, *_KEPT)
@@ -53,6 +57,9 @@ def needless_end(process: Process) -> str | None:
     # Later errors are consequences of the first one, which has the reason.
     while isinstance(root.__cause__, KafkaError):
         root = root.__cause__
+    identity = process.manager.identity.producer_id_and_epoch
+    if isinstance(root, _FENCED) and process.world.history.fences_told[identity] == {False}:
+        return f"{process.name}.{process.incarnation}: nobody else had the id: {root!r}"
     is_excused = any(
         # All three: a broad class alone would excuse any error of the run.
         isinstance(root, kinds) and text in str(root) and holds(process)
@@ -95,6 +102,10 @@ def _is_behind_the_last_epoch(process: Process) -> bool:
     return is_last and process.world.history.inits_in_doubt[identity] >= FENCED_AFTER
 
 
+def _is_asker_forgotten(process: Process) -> bool:
+    return process.world.is_asker_forgotten(process.manager.identity.producer_id_and_epoch)
+
+
 def _is_access_refused(process: Process) -> bool:
     return process.world.cluster.counts["refused"] > 0
 
@@ -124,6 +135,7 @@ def _is_closed(process: Process) -> bool:
 _REASONS: Final[tuple[tuple[type[KafkaError], str, Callable[[Process], bool]], ...]] = (
     (ProducerFencedError, "", _is_overtaken),
     (ProducerFencedError, "", _is_behind_the_last_epoch),
+    (ProducerFencedError, "", _is_asker_forgotten),
     (InvalidPidMappingError, "", _is_overtaken),
     (KafkaError, "INVALID_PRODUCER_ID_MAPPING", _is_overtaken),
     (InvalidTxnStateError, "", _is_disturbed),

@@ -57,6 +57,7 @@ class FaultKind(StrEnum):
     TOPIC_RECREATED = "topic deleted and made again"
     PARTITIONS_ADDED = "partitions added to a topic"
     INTERRUPTED = "call interrupted by an exception"
+    COORDINATOR_RESIGNED = "transaction coordinator resigned before it completed a transaction"
 
 
 # Per request, in a run with the kind on.
@@ -72,7 +73,12 @@ NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
     }
 )
 # Likewise, but drawn by an rng of its own, as are those below.
-LATER_RATES: Mapping[FaultKind, float] = MappingProxyType({FaultKind.NOT_SENT: 0.01})
+LATER_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.NOT_SENT: 0.01,
+        FaultKind.COORDINATOR_RESIGNED: 0.05,
+    }
+)
 # Per request or call, in a run of the kind `changing`.
 CHANGING_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
@@ -182,11 +188,15 @@ class Faults:
 
     def is_sent(self) -> bool:
         """Draw whether the client's network takes a request."""
-        rate = self._rates.get(FaultKind.NOT_SENT)
-        if rate is None or self.is_healed or self._later_rng.random() >= rate:
+        if self.is_healed or not self.happens_later(FaultKind.NOT_SENT):
             return True
         self.counts[FaultKind.NOT_SENT] += 1
         return False
+
+    def happens_later(self, kind: FaultKind) -> bool:
+        """Draw whether a fault of `LATER_RATES` happens. The caller counts those that do."""
+        rate = self._rates.get(kind)
+        return rate is not None and self._later_rng.random() < rate
 
     def network_fate(self) -> FaultKind | None:
         """Draw the fault of one request, or None."""

@@ -372,7 +372,8 @@ class WireRules:
         """Check the answer to a request."""
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(request, response)
-        if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
+        is_fenced = getattr(response, "error_code", ErrorCode.NONE) in _FENCED
+        if is_fenced and not self._is_told_by_resigning(request):
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
                 self._history.violate(
@@ -397,6 +398,13 @@ class WireRules:
                     self._written(numbers, header)
                 else:
                     self._refused(numbers, part.topic_partition, header, code)
+
+    def _is_told_by_resigning(self, request: Request) -> bool:
+        """Return whether only a resigning coordinator has refused a request's identity."""
+        if not isinstance(request, EndTxnRequest):
+            return False
+        named = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        return self._history.fences_told[named] == {False}
 
     def _identified(
         self, request: Request, response: InitProducerIdResponse | EndTxnResponse

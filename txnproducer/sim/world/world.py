@@ -17,6 +17,7 @@ from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._protocol.events import ClientRequest
 from txnproducer._protocol.messages import (
+    EndTxnRequest,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceResponse,
@@ -25,6 +26,7 @@ from txnproducer._protocol.messages import (
     TxnOffsetCommitResponse,
 )
 from txnproducer.errors import ErrorCode
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.sim.world.faults import FaultKind, Faults
 from txnproducer.sim.world.history import Fence, History
 from txnproducer.sim.world.options import COMPACTED_TOPIC, TOPIC, SimOptions
@@ -35,6 +37,7 @@ _COMPACTED_RATE = 0.1
 _RECREATED_RATE = 0.4
 # The time for markers, look-ups and reconnections, in addition to the time-outs in the settings.
 _LONGEST_CLEAN_UP_MS = 60_000
+_FENCES = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 _OF_MEMBERS = (
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -162,6 +165,12 @@ class World:
         name = transactional_id or ""
         return self.cluster.acts_of_time[name] != self._acts_when_healed[name]
 
+    def is_asker_forgotten(self, identity: ProducerIdAndEpoch) -> bool:
+        """Return whether the coordinator has moved since an unanswered request for an epoch."""
+        name, epoch = self.history.asked_under.get(identity, ("", -1))
+        is_moved = self.cluster.transaction_coordinator(name).epoch != epoch
+        return is_moved and self.history.inits_in_doubt[identity] > 0
+
     @property
     def longest_call_ms(self) -> int:
         """The longest time until any call returns or raises after the faults end."""
@@ -176,8 +185,14 @@ class World:
         if isinstance(request.body, InitProducerIdRequest):
             # Before the answer: a request that is refused, or whose answer is lost, may have
             # fenced as well.
-            self.history.asked_for_identity[request.body.transactional_id or ""].add(sender)
+            name = request.body.transactional_id or ""
+            self.history.asked_for_identity[name].add(sender)
+            present = ProducerIdAndEpoch(request.body.producer_id, request.body.producer_epoch)
+            coordinator = self.cluster.transaction_coordinator(name)
+            self.history.asked_under.setdefault(present, (name, coordinator.epoch))
         body = handlers.handle(self.cluster, node_id, request.body, now_ms)
+        if isinstance(request.body, EndTxnRequest):
+            self._note_told_fence(request.body, body)
         if isinstance(body, InitProducerIdResponse) and not body.error_code:
             self._note_fence(request.body, body, sender)
         elif isinstance(body, ProduceResponse):
@@ -196,6 +211,17 @@ class World:
                 self.faults.counts[FaultKind.BATCH_TOO_LARGE] += 1
             elif partition.error_code == ErrorCode.INVALID_RECORD:
                 self.faults.counts[FaultKind.RECORD_INVALID] += 1
+
+    def _note_told_fence(self, request: EndTxnRequest, response: Response) -> None:
+        if getattr(response, "error_code", 0) not in _FENCES:
+            return
+        name = request.transactional_id
+        known = self.cluster.transaction_coordinator(name).find(name)
+        named = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        is_other = known is None or named != ProducerIdAndEpoch(
+            known.producer_id, known.producer_epoch
+        )
+        self.history.fences_told[named].add(is_other)
 
     def _note_fence(self, request: Request, body: InitProducerIdResponse, sender: str) -> None:
         if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:

@@ -1,0 +1,132 @@
+"""A coordinator that resigns may call the producer fenced that still has the id (v2 only)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.txn_driver import NODE, TxnDriver
+from tests.scripted_client import OTHER_IDENTITY
+from txnproducer._core.transactions.state import TransactionState as S
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    Coordinator,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    ErrorCode,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortedError,
+)
+from txnproducer.records import ProducerIdAndEpoch
+
+OTHER_NODE = BrokerNode(NODE.node_id + 1, "other", 9092)
+NEXT = ProducerIdAndEpoch(77, 1)
+
+either_answer = pytest.mark.parametrize("code", OTHER_IDENTITY)
+either_end = pytest.mark.parametrize("is_commit", [True, False])
+
+
+def ending(is_commit, version=2):
+    """Return a driver with an end begun, and the end's result."""
+    driver = TxnDriver(version=version)
+    driver.begin()
+    driver.add_partition()
+    manager = driver.manager
+    return driver, manager.begin_commit() if is_commit else manager.begin_abort()
+
+
+@either_answer
+@either_end
+def test_an_end_that_only_the_old_coordinator_refuses_succeeds(is_commit, code):
+    driver, end = ending(is_commit)
+    first = driver.expect(EndTxnRequest, code)
+    assert not end.is_completed
+    driver.expect(FindCoordinatorRequest)
+    assert driver.expect(EndTxnRequest, producer=NEXT) == first
+    assert end.is_successful
+    assert driver.state is S.READY
+    assert driver.manager.progress.outcome == ("committed" if is_commit else "aborted")
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
+
+
+@either_answer
+@either_end
+def test_an_end_that_the_next_coordinator_refuses_as_well_is_fatal(is_commit, code):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, code)
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest, code)
+    assert type(end.error) is not CommitOutcomeUnknownError  # both answers were refusals
+    assert isinstance(end.error, ProducerFencedError) == (code == ErrorCode.PRODUCER_FENCED)
+    assert driver.state is S.FATAL_ERROR
+    assert driver.take() is None
+
+
+def look_up(driver, node):
+    """Answer the look-up of the coordinator with a node."""
+    request = driver.take()
+    assert isinstance(request, FindCoordinatorRequest)
+    driver.answer(FindCoordinatorResponse((Coordinator(request.key, node, 0),)))
+
+
+@either_end
+def test_each_coordinator_that_resigns_is_doubted(is_commit):
+    driver, end = ending(is_commit)
+    for node in (OTHER_NODE, NODE, OTHER_NODE):
+        driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+        look_up(driver, node)
+        driver.expect(EndTxnRequest, ErrorCode.CONCURRENT_TRANSACTIONS)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    assert end.is_successful
+
+
+@either_end
+def test_concurrent_transactions_does_not_take_a_fence_back(is_commit):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.CONCURRENT_TRANSACTIONS)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(end.error, ProducerFencedError)
+
+
+@either_end
+def test_the_next_transaction_is_asked_for_twice_as_well(is_commit):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    end.acknowledge()
+    driver.manager.begin_transaction()
+    driver.add_partition()
+    later = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert not later.is_completed
+
+
+@either_answer
+@either_end
+def test_with_v1_the_first_answer_counts(is_commit, code):
+    driver, end = ending(is_commit, version=1)
+    driver.expect(EndTxnRequest, code)
+    assert isinstance(end.error, KafkaError)
+    assert driver.state is S.FATAL_ERROR
+
+
+def test_an_abort_in_the_place_of_a_lost_commit_succeeds():
+    driver, commit = ending(True)
+    driver.take()
+    driver.fail(ResponseFailure.TIMED_OUT)
+    abort = driver.manager.begin_abort()
+    driver.expect(FindCoordinatorRequest)
+    assert not driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED).is_commit
+    driver.expect(FindCoordinatorRequest)
+    assert not driver.expect(EndTxnRequest, producer=NEXT).is_commit
+    assert isinstance(commit.error, TransactionAbortedError)
+    assert abort.is_successful
+    assert driver.state is S.READY
