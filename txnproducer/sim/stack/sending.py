@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txnproducer.errors import KafkaError
+from txnproducer.producer import TransactionalProducer
 from txnproducer.records import RecordMetadata, TopicPartition
 from txnproducer.sim.stack.calls import InterruptError, ServiceCalls
+from txnproducer.sim.stack.judge import StackJudge
 from txnproducer.sim.stack.options import PARTITIONS, TOPIC
+from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
-
-if TYPE_CHECKING:
-    from txnproducer.producer import TransactionalProducer
-    from txnproducer.sim.stack.run import StackRun
 
 __all__ = ["RecordSending"]
 
@@ -30,7 +29,8 @@ class RecordSending:
     """The records of one producer.
 
     Args:
-        run: the run of the service.
+        world: of the service.
+        judge: of the calls in callbacks.
         calls: makes the calls.
         rng: draws the records.
         producer: writes them.
@@ -41,12 +41,14 @@ class RecordSending:
 
     def __init__(
         self,
-        run: StackRun,
+        world: StackWorld,
+        judge: StackJudge,
         calls: ServiceCalls,
         rng: random.Random,
         producer: TransactionalProducer,
     ) -> None:
-        self._run = run
+        self._world = world
+        self._judge = judge
         self._calls = calls
         self._rng = rng
         self._producer = producer
@@ -81,7 +83,7 @@ class RecordSending:
 
         future, error = self._calls.call(
             "send",
-            self._run.max_block_ms,
+            self._world.max_block_ms,
             lambda: self._producer.send(
                 TOPIC,
                 record.value,
@@ -104,13 +106,13 @@ class RecordSending:
         self._sent += 1
         filling = "." * self._rng.choice((0, 0, 40, 400))
         return SentRecord(
-            self._run.history,
+            self._world.history,
             TopicPartition(TOPIC, partition),
             f"{attempt.name}.{self._sent}.{filling}".encode(),
             self._rng.choice((None, b"key")),
             self._rng.choice(((), (("name", b"value"),))),
             partition,
-            self._run.platform.wall_clock_ms(),
+            self._world.platform.wall_clock_ms(),
         )
 
     # --- delivery callbacks ---------------------------------------------------------------------
@@ -143,7 +145,7 @@ class RecordSending:
         except KafkaError:
             return
         name = getattr(call, "__name__", "call")
-        self._run.judge.violate("state", f"{name} in a callback is not refused")
+        self._judge.violate("state", f"{name} in a callback is not refused")
 
     def _send_in_callback(self, attempt: Attempt) -> None:
         record = self._new_record(attempt, _OF_CALLBACKS)
