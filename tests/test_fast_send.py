@@ -407,7 +407,7 @@ def test_the_lock_is_held_while_a_record_is_appended_and_free_afterwards(ready):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert not sent.wait(0.05)
+    assert not sent.wait(0.05)  # in which a call that need not wait would have returned
     ready._lock.release()
     thread.join(PATIENCE_S)
     assert sent.is_set()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
+from tests.waiting import wait_until
 from txnproducer import TransactionalProducer, admin, producer
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, BrokerNode, TransactionDescription
@@ -70,13 +71,6 @@ def ready(make):
     one = make()
     one.init_transactions()
     return one
-
-
-def wait_for(is_so):
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert is_so()
 
 
 def impatient(one):
@@ -808,7 +802,7 @@ def test_a_call_that_a_close_overtakes_on_another_thread_is_refused(
     def look_and_be_overtaken(name):
         look(name)
         closing.start()
-        wait_for(lambda: ready._refusal is not None)
+        wait_until(lambda: ready._refusal is not None)
 
     ready._check_usable = look_and_be_overtaken
     with pytest.raises(IllegalStateError, match="the producer is closed"):
@@ -842,7 +836,7 @@ def test_an_outcome_is_the_one_of_its_transaction_however_soon_another_one_begin
         monkeypatch.setattr(ready, "_outcome", look_while_another_begins)
     monkeypatch.undo()
     assert transaction.outcome == "committed"
-    wait_for(lambda: bool(began))
+    wait_until(lambda: bool(began))
     assert began[0].outcome == "open"
 
 
@@ -954,7 +948,7 @@ def test_a_producer_that_was_dropped_ends_also_where_warnings_are_errors(client)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
         made.clear()
-    wait_for(lambda: client.is_closed)
+    wait_until(lambda: client.is_closed)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -969,7 +963,7 @@ def test_a_producer_that_was_dropped_with_a_transaction_open_is_in_the_log(
         del one
     told = "was dropped with a transaction open, which is aborted" in caplog.text
     assert told == is_open
-    wait_for(lambda: client.is_closed)
+    wait_until(lambda: client.is_closed)
 
 
 def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():

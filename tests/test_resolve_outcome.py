@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from tests.waiting import becomes_true, wait_until
 from tests.wire import answers
 from tests.wire.fake_broker import FakeBroker
 from txnproducer import KafkaTimeoutError
@@ -86,10 +87,8 @@ def nothing_is_left():
 
     before = threads()
     yield
-    end_s = time.monotonic() + PATIENCE_S
-    while threads() - before and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert threads() <= before
+    becomes_true(lambda: threads() <= before)
+    assert threads() <= before  # shows the names of those that are left
 
 
 def in_doubt(kafka, *, arrives=True, **settings):
@@ -106,10 +105,7 @@ def in_doubt(kafka, *, arrives=True, **settings):
         producer._max_block_s = 0.1
         with pytest.raises(KafkaTimeoutError):
             transaction.__exit__(None, None, None)
-        end_s = time.monotonic() + PATIENCE_S
-        while kafka.remaining_faults()["EndTxn"] > 10_000:
-            assert time.monotonic() < end_s
-            time.sleep(0.001)
+        wait_until(lambda: kafka.remaining_faults()["EndTxn"] <= 10_000)
         producer.close(0)
     assert transaction.outcome == "unknown"
     kafka.clear_faults()
@@ -351,10 +347,8 @@ def test_no_descriptor_is_left(one_node):
     for _ in range(20):
         producer._resolved = "unknown"
         assert producer.resolve_outcome() == "committed"
-    end_s = time.monotonic() + PATIENCE_S  # the cluster closes its ends when it has seen ours
-    while len(descriptors()) > before and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert len(descriptors()) <= before
+    # The cluster closes its ends when it has seen ours.
+    wait_until(lambda: len(descriptors()) <= before)
 
 
 @pytest.fixture
@@ -379,17 +373,20 @@ def test_nothing_is_left_wherever_an_interrupt_comes(one_node, frozen_heap):
     noted = Interrupter(is_by_line=not IS_THOROUGH)
     noted.run(ask)
     threads, before = threading.active_count(), len(descriptors())
+
+    def is_clean():
+        if threading.active_count() <= threads and len(descriptors()) <= before:
+            return True
+        gc.collect()  # the loop's last frame may have ended after the one before
+        return False
+
     for point in noted.passed[:: 1 if IS_THOROUGH else 3]:
         if point.name in OWNERLESS:
             continue
         # A point may be missed, since where threads meet differs from run to run.
         with contextlib.suppress(Interrupt):
             Interrupter(point, is_by_line=not IS_THOROUGH).run(ask)
-        end_s = time.monotonic() + PATIENCE_S
-        while threading.active_count() > threads or len(descriptors()) > before:
-            assert time.monotonic() < end_s, point
-            gc.collect()  # the loop's last frame may have ended after the one before
-            time.sleep(0.001)
+        wait_until(is_clean, point)
         assert ask() == "committed", point
 
 

@@ -16,6 +16,7 @@ import warnings
 import pytest
 
 from tests.server.bench import Bench, init_request
+from tests.waiting import wait_until
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.transaction_coordinator import TransactionCoordinator
 from txnproducer._protocol.messages import ApiKey
@@ -38,13 +39,6 @@ def server():
 
 def is_running():
     return any(thread.name == THREAD for thread in threading.enumerate())
-
-
-def wait_until(is_so):
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 # --- time ------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_time_stands_still_between_calls(kafka):
         with producer.transaction():
             producer.send("orders", b"1")
             producer.flush()
-            time.sleep(1.5)
+            time.sleep(1.5)  # longer than transaction_timeout_ms, by the real clock
     assert values(kafka) == [b"1"]
 
 
