@@ -136,6 +136,14 @@ def test_a_violation_is_told_with_the_command_that_replays_it(monkeypatch):
     assert "txnproducer simulate --trace --seed 42   # committed: one is missing" in done.output
 
 
+def test_a_violation_of_the_whole_stack_is_replayed_there(monkeypatch):
+    monkeypatch.setattr(simulate, "IMPL", "python")
+    fake_pool(monkeypatch, Totals(seeds=1, requests=1, failures=[(42, "told", "one is missing")]))
+    done = run("--stack", "--seed", "42")
+    assert done.exit_code == 1
+    assert "txnproducer simulate --stack --trace --seed 42   # told: one is" in done.output
+
+
 @pytest.mark.parametrize(("seeds", "code"), [(999, 0), (1000, 1)])
 def test_a_fault_that_never_took_effect_fails_a_run_of_a_thousand_seeds(monkeypatch, seeds, code):
     fake_pool(monkeypatch, Totals(seeds=seeds))
