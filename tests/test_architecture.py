@@ -267,7 +267,7 @@ def is_skip_without_reason(node: ast.AST) -> bool:
         name = ast.unparse(node.func)
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         needed = {"pytest.skip": 1, "pytest.mark.skip": 1, "pytest.xfail": 1}
-        if name in {"pytest.mark.skipif", "pytest.mark.xfail"}:
+        if name in {"pytest.mark.skipif", "pytest.mark.xfail", "pytest.importorskip"}:
             return not any(keyword.arg == "reason" for keyword in node.keywords)
         return len(arguments) < needed.get(name, 0)
     decorators = getattr(node, "decorator_list", [])

@@ -15,9 +15,11 @@ from txnproducer._shell.columns.arrow import pieces
 from txnproducer._shell.columns.blocks import _binary_column, arrow_blocks, column_blocks
 from txnproducer.errors import RecordTooLargeError, SerializationError
 
-pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
-np = pytest.importorskip("numpy", reason="columns can be NumPy's")
-pd = pytest.importorskip("pandas", reason="columns can be those of pandas")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+np = pytest.importorskip(
+    "numpy", reason="NumPy is not installed (pandas brings it, extra `spark`)"
+)
+pd = pytest.importorskip("pandas", reason="pandas is not installed (extra `spark`)")
 
 NOW_MS = 1_700_000_000_000
 LONG = b"longer than what a view keeps beside its length"

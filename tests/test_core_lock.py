@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from txnproducer._record.implementation import IMPL
+from tests.needs import needs_compiled
 from txnproducer._sync import core_lock
 from txnproducer.errors import IllegalStateError
 
@@ -25,9 +25,6 @@ try:
 except ImportError:
     compiled = None
 
-needs_compiled = pytest.mark.skipif(
-    compiled is None or IMPL != "cython", reason="this run is of the pure Python parts"
-)
 LOCKS = [
     pytest.param(core_lock.Lock, id="python"),
     pytest.param(lambda: compiled.Lock(), id="cython", marks=needs_compiled),

@@ -339,7 +339,9 @@ def descriptors():
     return list(DESCRIPTORS.iterdir())
 
 
-@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors by /proc")
+@pytest.mark.skipif(
+    not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc, which Linux has"
+)
 def test_no_descriptor_is_left(one_node):
     producer, _ = in_doubt(one_node)
     producer.resolve_outcome()
@@ -361,7 +363,9 @@ def frozen_heap():
 
 
 @pytest.mark.timeout(1200 if IS_THOROUGH else 120)
-@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors by /proc")
+@pytest.mark.skipif(
+    not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc, which Linux has"
+)
 def test_nothing_is_left_wherever_an_interrupt_comes(one_node, frozen_heap):
     producer, _ = in_doubt(one_node)
 
@@ -390,7 +394,7 @@ def test_nothing_is_left_wherever_an_interrupt_comes(one_node, frozen_heap):
         assert ask() == "committed", point
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer's signal")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")
 def test_an_interrupt_ends_the_call_and_it_can_be_made_again(one_node):
     class Interrupt(BaseException):
         pass
@@ -416,7 +420,7 @@ def test_an_interrupt_ends_the_call_and_it_can_be_made_again(one_node):
     assert producer.resolve_outcome() == "committed"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_a_fork_in_the_midst_of_the_call_is_refused_in_the_child(one_node):
     told, tell = os.pipe()
 

@@ -130,7 +130,7 @@ def test_a_batch_of_rows_is_committed(ready, client):
 
 
 def test_an_arrow_table_is_committed(ready, client):
-    pa = pytest.importorskip("pyarrow", reason="makes the table")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
     table = pa.table(
         {
             "value": pa.chunked_array([["a", "b"], ["c", "d"]]),
@@ -296,7 +296,7 @@ def test_a_row_too_large_is_named_and_none_is_sent(make, client):
 
 
 def test_a_row_too_large_for_the_memory_is_named_by_its_place_among_all_chunks(make, client):
-    pa = pytest.importorskip("pyarrow", reason="makes the chunks")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
     one = make(buffer_memory=20_000, batch_size=1_000)
     with one.transaction():
         with pytest.raises(RecordTooLargeError, match=r"row 3 is .* buffer_memory=20000"):
@@ -406,7 +406,7 @@ def test_an_unknown_topic_times_out_and_the_transaction_can_only_be_aborted(
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_partition_that_does_not_exist_times_out_and_no_row_is_sent(make, client, is_known):
-    pa = pytest.importorskip("pyarrow", reason="makes the chunks")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
     one = make(max_block_ms=SHORT_MS)
     values = pa.chunked_array([[b"0", b"1"], [b"2", b"3"]])
     for partitions in ([0, 7, 1, None], [0, 1, None, 7], [0, None, 1, 7]):

@@ -322,7 +322,9 @@ def test_a_worker_that_is_killed_names_the_seeds_that_were_running(monkeypatch):
     assert "0 seeds, 0 requests" in done.output
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers in /proc")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="looks for the workers in /proc, which Linux has"
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_a_killed_command(number):
     command = [sys.executable, "-m", "txnproducer", "simulate", "--seeds", "100000", "--jobs", "2"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 
+import kafka as kafka_python
 import pytest
 
 from txnproducer import TransactionalProducer
 from txnproducer.errors import SslAuthenticationError
 from txnproducer.testing import InMemoryKafka
 
-kafka_python = pytest.importorskip("kafka")
 LOGIN = {"alice": "secret"}
 TXN = "theirs"
 
@@ -154,7 +154,7 @@ def test_confluent_kafka_writes_over_tls(kafka, tls, confluent):
 
 
 def test_a_login_over_tls():
-    pytest.importorskip("trustme")
+    pytest.importorskip("trustme", reason="trustme is not installed (extra `testing`)")
     with InMemoryKafka({"orders": 1}, users=LOGIN) as kafka:
         with TransactionalProducer(
             kafka.listen(tls=True),

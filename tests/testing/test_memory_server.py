@@ -303,7 +303,7 @@ def test_calls_of_many_threads_are_all_made_also_at_the_end():
     assert len(kafka._cluster.topics) == 200
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timers")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")
 def test_a_signal_at_any_moment_of_a_call_leaves_the_cluster_whole(server):
     """As a time-out of pytest: its exception is raised in the wait for the loop's thread."""
 

@@ -79,7 +79,7 @@ print("ready", flush=True)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 def test_a_process_that_was_frozen_does_nothing_more(tmp_path, watcher):
     busy = [*SLEEPER[:4], BUSY]
     process = _process.ManagedProcess(busy, tmp_path / "log", watcher)
