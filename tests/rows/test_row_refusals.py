@@ -1,4 +1,4 @@
-"""`send_batch` and `send_arrow` refuse rows or lose them, and the transaction can go on or abort."""
+"""`send_batch` and `send_arrow` refuse or lose rows; the transaction goes on or is aborted."""
 
 from __future__ import annotations
 
