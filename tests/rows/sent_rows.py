@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from txnproducer._protocol.messages import ApiKey, ProduceRequest
+from txnproducer._protocol.messages import ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer.errors import KafkaError
 
 PATIENCE_S = 10.0
-SHORT_MS = 60
-
-
-def commits_sent(client):
-    return [request.is_commit for request in client.sent(ApiKey.END_TXN)]
 
 
 def written(client):

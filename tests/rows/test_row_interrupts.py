@@ -10,12 +10,8 @@ import sys
 
 import pytest
 
-from tests.rows.sent_rows import (
-    assert_can_only_be_aborted,
-    commits_sent,
-    interrupt,
-    values_written,
-)
+from tests.live_client import commits_sent
+from tests.rows.sent_rows import assert_can_only_be_aborted, interrupt, values_written
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import waiting
 from txnproducer.errors import BufferExhaustedError, KafkaError

@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.rows.sent_rows import (
-    PATIENCE_S,
-    SHORT_MS,
-    assert_can_only_be_aborted,
-    commits_sent,
-    values_written,
-    written,
-)
+from tests.live_client import SHORT_MS, commits_sent
+from tests.rows.sent_rows import PATIENCE_S, assert_can_only_be_aborted, values_written, written
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     BufferExhaustedError,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.rows.sent_rows import PATIENCE_S, commits_sent, values_written, written
+from tests.live_client import commits_sent
+from tests.rows.sent_rows import PATIENCE_S, values_written, written
 from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey
 
