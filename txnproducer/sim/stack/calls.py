@@ -85,6 +85,7 @@ class ServiceCalls:
         result, error = None, None
         try:
             result = self._interrupted(call)
+        # Not the end of the process or of the run, which have to end the thread.
         except (KafkaError, InterruptError, ValueError, TypeError) as raised:
             error = raised
         self._judge.returned(self._name, name, begin, limit_ms, error)
@@ -96,6 +97,7 @@ class ServiceCalls:
         while True:
             calls += 1
             _, error = self.call(name, self._world.max_block_ms, call)
+            # An interrupt ends only the wait: the same call, made again, waits for the same end.
             if isinstance(error, InterruptError):
                 continue
             if not (isinstance(error, KafkaError) and error.recovery == "resume"):
@@ -115,6 +117,7 @@ class ServiceCalls:
         def close() -> None:
             self.sleep(delay_s)
             begin = judge.begun()
+            # Not guarded: it raises nothing, and the judge finds an exception that ends a thread.
             producer.close(timeout)
             limit_ms = world.delivery_ms if timeout is None else 0
             judge.returned(self._name, "close", begin, limit_ms + FORCED_MS, None)
@@ -123,6 +126,7 @@ class ServiceCalls:
 
     def _interrupted(self, call: Callable[[], Any]) -> Any:
         if self.strikes("interrupt at a wait"):
+            # Each order of magnitude as often, since most calls are short.
             return self._interrupted_later(call, 10 ** self._rng.uniform(-1, 3.5))
         if self.strikes("interrupt at a call"):
             # A short call has few.
@@ -137,6 +141,7 @@ class ServiceCalls:
         is_under_way = [True]
 
         def interrupt() -> None:
+            # Between two calls nothing would handle it.
             if is_under_way:
                 baton.interrupt(thread, InterruptError())
 
@@ -162,6 +167,7 @@ def _interrupted_inside(call: Callable[[], Any], number: int, baton: Baton) -> A
         if _PACKAGE in code.co_filename and _SIMULATOR not in code.co_filename:
             left[0] -= 1
             if left[0] < 0:
+                # Before the raise, since a signal comes once.
                 sys.settrace(before)
                 raise InterruptError
 

@@ -101,6 +101,7 @@ class ClusterEvents:
         self._is_over = True
         for node_id in self._world.cluster.nodes:
             self._start_broker(node_id)
+        # The end of a refusal of logins may still be to come.
         if self._world.options.users:
             self._world.network.users = self._world.users
 
@@ -109,6 +110,7 @@ class ClusterEvents:
         self._world.baton.call_after(pause_s * 1000, partial(self._happen, name))
 
     def _happen(self, name: str) -> None:
+        # The baton takes no event back: those that are planned still come when all is over.
         if self._is_over:
             return
         self._world.trace(f"event: {name}")
@@ -125,6 +127,7 @@ class ClusterEvents:
     def _stop_broker(self) -> None:
         cluster = self._world.cluster
         node_id = self._rng.randrange(len(cluster.nodes))
+        # It is down, and its start is planned already.
         if not cluster.is_up(node_id):
             return
         cluster.stop_node(node_id, self._now_ms)
@@ -134,6 +137,7 @@ class ClusterEvents:
         )
 
     def _start_broker(self, node_id: int) -> None:
+        # The end of the faults may have started it before.
         if not self._world.cluster.is_up(node_id):
             self._world.cluster.start_node(node_id, self._now_ms)
 
@@ -167,6 +171,7 @@ class ClusterEvents:
         cluster = self._world.cluster
         name = f"id-{self._rng.randrange(self._world.options.services)}"
         node_id = cluster.coordinator_node(CoordinatorType.TRANSACTION, name)
+        # Straight to the model: the caller is no process of the run, and has no connection.
         handle(cluster, node_id, InitProducerIdRequest(name, _TIMEOUT_MS), self._now_ms)
 
     # --- requests -------------------------------------------------------------------------------
@@ -203,5 +208,7 @@ class ClusterEvents:
     def _jump(self) -> None:
         """Let the clocks of processes jump, as after the pause of a machine."""
         jump_ms = round(10 ** self._rng.uniform(1, 4.5))
+        # The events and time-outs of the time between are due at once, as after such a pause.
         self._world.baton.now_ns += jump_ms * NS_PER_S // 1000
+        # The judge takes it off the time of each call that is under way.
         self._world.jumped_ms += jump_ms

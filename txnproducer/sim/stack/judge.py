@@ -88,6 +88,7 @@ class StackJudge:
 
     def begun(self) -> CallBegin:
         """Note the begin of a call."""
+        # Asked at the begin: a call that began among faults may suffer from them after their end.
         world, is_calm = self._world, self._is_calm
         is_undisturbed = is_calm or world.options.is_undisturbed
         return CallBegin(world.baton.now_ms, world.jumped_ms, is_calm, is_undisturbed)
@@ -112,6 +113,7 @@ class StackJudge:
             error: that it raised, if it did.
         """
         world = self._world
+        # Without the jumps of the clocks: no call can be quick while the machine stands still.
         took_ms = world.baton.now_ms - begin.at_ms - (world.jumped_ms - begin.jumped_ms)
         world.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
         if took_ms > limit_ms + _MOMENT_MS:
@@ -134,6 +136,7 @@ class StackJudge:
         """Judge the records of a committed transaction when its commit returns."""
         for record in attempt.records:
             future = record.future
+            # Already done: a commit returns only after all records of its transaction.
             if future is None or not future.done() or future.error is not None:
                 self.violate(
                     "told", f"{attempt.name} is committed with {record.value!r}: {future}"
@@ -173,6 +176,7 @@ class StackJudge:
         LogJudge(world.history, world.cluster).judge()
         if world.cluster.open_transactions:
             self.violate("open", f"transactions: {world.cluster.open_transactions}")
+        # An open transaction holds back each `read_committed` reader of its partitions.
         for place, log in world.cluster.logs.items():
             if log.last_stable_offset != log.log_end_offset:
                 self.violate("open", f"{place} is not stable")

@@ -69,7 +69,9 @@ class StackProducers:
 
 def _forget(producer: TransactionalProducer) -> None:
     live_producers.forget(producer)
+    # So that its finalizer does not warn of a producer that was never closed.
     producer._refusal = partial(_ended)  # noqa: SLF001
+    # Its thread was killed, and has not noted its end.
     producer._io._must_stop = producer._io._has_stopped = True  # noqa: SLF001
 
 

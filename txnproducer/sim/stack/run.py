@@ -89,6 +89,7 @@ class StackRun:
             try:
                 self._run_phases()
             except StuckError as stuck:
+                # The baton has one error for both, since both end the run.
                 kind = "spins" if "pause" in str(stuck) else "hangs"
                 world.history.violate(kind, str(stuck))
             except Exception as error:  # noqa: BLE001 - each exception is a violation
@@ -142,9 +143,8 @@ class StackRun:
     def _kill_all(self) -> None:
         """End the threads that are left, after a violation."""
         baton = self.world.baton
-        for process in {*(s.name for s in self._services), ""}:
-            if process:
-                baton.kill(process)
+        for service in self._services:
+            baton.kill(service.name)
         try:
             baton.wait(lambda: not baton.others, 3_600)
         except StuckError as stuck:
@@ -165,11 +165,14 @@ class StackRun:
         world.trace(f"{name} is killed")
         world.baton.kill(name)
         world.network.close_sockets(name)
+        # No caller is left to learn their outcome: the logs alone show it.
         for attempt in world.history.attempts:
             if attempt.owner_process == name and attempt.claim == "open":
                 attempt.is_crashed = True
         self._services.remove(service)
+        # A name of its own, since threads of the killed process may still have to end.
         again = self._new_service(f"{name}'", service.transactional_id)
+        # The faults end by this count: from zero, frequent kills would put that off.
         again.made = service.made
         self._start(again)
 
@@ -185,6 +188,7 @@ class StackRun:
     def _start(self, service: Service) -> None:
         baton = self.world.baton
         self._services.append(service)
+        # A thread belongs to the process of its starter, so this one stands for that process.
         before, baton.process = baton.process, service.name
         VirtualThread(baton, service.main, service.name).start()
         baton.process = before

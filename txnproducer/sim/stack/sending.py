@@ -20,6 +20,7 @@ from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
 
 __all__ = ["RecordSending"]
 
+# Each thread has partitions of its own: only the calls of one thread have a known order.
 _OF_HELPERS: Final = PARTITIONS - 1
 _OF_CALLBACKS: Final = PARTITIONS - 2
 _LONGEST_BLOCK_S: Final = 3.0
@@ -98,11 +99,13 @@ class RecordSending:
             record.future = future
             attempt.records.append(record)
             return None
+        # An interrupt may come after the core has taken the record.
         record.is_sent = None if isinstance(error, InterruptError) else False
         attempt.interrupted.append(record)
         return error
 
     def _new_record(self, attempt: Attempt, partition: int) -> SentRecord:
+        # Each value is unique, since the judge knows a record in the logs by it.
         self._sent += 1
         filling = "." * self._rng.choice((0, 0, 40, 400))
         return SentRecord(
@@ -125,6 +128,7 @@ class RecordSending:
         error: KafkaError | None,
     ) -> None:
         strikes = self._calls.strikes
+        # First, since the faults below may raise, and the judge counts the calls of each callback.
         record.on_delivery(metadata, error)
         if strikes("callback blocks"):
             self._calls.sleep(self._rng.random() * _LONGEST_BLOCK_S)
@@ -133,6 +137,7 @@ class RecordSending:
         if strikes("callback flushes"):
             self._must_be_refused(self._producer.flush)
         if strikes("callback closes"):
+            # Allowed here: it ends by force and waits for nothing.
             self._producer.close()
         if strikes("callback sends"):
             self._send_in_callback(attempt)
@@ -149,6 +154,7 @@ class RecordSending:
 
     def _send_in_callback(self, attempt: Attempt) -> None:
         record = self._new_record(attempt, _OF_CALLBACKS)
+        # It is sent without a callback, so the judge must not expect one.
         record.is_watched = False
         # On record before the call, since a commit on another thread may follow it at once.
         record.is_sent = None

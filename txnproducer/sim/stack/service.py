@@ -115,6 +115,7 @@ class Service:
         watch.is_first_contact = True
         error = self._calls.repeat("init_transactions", producer.init_transactions)
         if isinstance(error, KafkaTimeoutError):
+            # The last pause ends with the call: no later attempt to connect is judged.
             watch.judge_pause(self._world.baton.now_ms)
         watch.is_first_contact = False
         return error is None
@@ -127,6 +128,7 @@ class Service:
         timeout = 0.0 if self._calls.strikes("close at once") else None
         limit_ms = self._world.delivery_ms if timeout is None else 0.0
         error: BaseException | None = InterruptError()
+        # An interrupt ends only the wait for the end, so the service waits again.
         while isinstance(error, InterruptError):
             began_ms = self._world.baton.now_ms
             _, error = self._calls.call(
@@ -196,6 +198,7 @@ class _Work:
                     raise error
                 if self._rng.random() < 0.2:
                     raise InterruptError
+                # As the last step: leaving the block asks for the commit, and may be interrupted.
                 attempts[0].is_commit_asked = True
 
         # The begin, the commit and the abort each wait, and the work between them.
@@ -204,6 +207,7 @@ class _Work:
             self._judge_block_that_is_not_entered(error)
             return error is None or isinstance(error, InterruptError)
         attempt = attempts[0]
+        # The end of the block was interrupted or timed out: it has to be repeated.
         if transaction.outcome == "open":
             if isinstance(error, KafkaError) and error.recovery == "restart":
                 return False
@@ -262,6 +266,7 @@ class _Work:
             error = self._send_offsets(attempt)
         if error is None and rng.random() < 0.2:
             _, error = calls.call("flush", self._world.delivery_ms, producer.flush)
+            # The records are still under way, and the commit waits for them.
             if isinstance(error, KafkaTimeoutError):
                 error = None
         if error is None and calls.strikes("wrong call"):
@@ -284,6 +289,7 @@ class _Work:
 
     def _make_a_wrong_call(self) -> None:
         producer = self._producer
+        # Both are forbidden while a transaction is open, and change nothing.
         wrong = self._rng.choice((producer.init_transactions, producer.begin_transaction))
         _, error = self._calls.call("wrong call", 0, wrong)
         if error is None:
@@ -292,6 +298,7 @@ class _Work:
     # --- its end --------------------------------------------------------------------------------
 
     def _commit(self, attempt: Attempt) -> bool:
+        # Before the call: an interrupt of it may come after the request was sent.
         attempt.is_commit_asked = True
         error = self._calls.repeat("commit_transaction", self._producer.commit_transaction)
         if error is None:

@@ -68,6 +68,7 @@ class StackWorld:
         self.baton.tick_ns = options.tick_ns
         self.baton.longest_stall_s = options.longest_stall_s
         self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
+        # The network gets others while logins are refused, and these again after that.
         self.users = Users({"user": "secret"}, session_lifetime_ms=options.session_ms)
         self.network = VirtualNetwork(
             self.baton,
@@ -78,6 +79,7 @@ class StackWorld:
             self.trace,
             self.users if options.users else None,
         )
+        # One source for all platforms: with one each, all producers would have the same jitter.
         self._jitter = self.new_rng("jitter")
         self.platform = self.new_platform()
         self.counts: Counter[str] = Counter()
@@ -133,4 +135,5 @@ class StackWorld:
     @property
     def delivery_ms(self) -> int:
         """The limit of a flush or a close."""
+        # The producer adds two seconds, so that the core's answer can reach the caller.
         return int(self.options.settings["delivery_timeout_ms"]) + 2_000
