@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests import sent_rows
 from tests.live_client import commits_sent
-from tests.rows.sent_rows import PATIENCE_S, values_written, written
+from tests.sent_rows import PATIENCE_S, values_written, written
 from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey
+
+# Fixtures of these tests. Other tests have their own under these names.
+client, make, ready = sent_rows.client, sent_rows.make, sent_rows.ready
 
 
 def test_a_batch_of_rows_is_committed(ready, client):

@@ -1,4 +1,4 @@
-"""Looks at the rows that a producer has sent, and at the transaction that they belong to."""
+"""Producers over a script of three partitions, and looks at the rows that they have sent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,41 @@ from typing import Any
 
 import pytest
 
+from tests.live_client import LiveClient, use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer.errors import KafkaError
 
 PATIENCE_S = 10.0
+
+
+@pytest.fixture
+def client(monkeypatch):
+    client = LiveClient(topics={"topic": 3})
+    use_live_clients(monkeypatch, lambda: client)
+    return client
+
+
+@pytest.fixture
+def make(client):
+    made = []
+
+    def make_producer(transactional_id: str | None = "txn", **settings: Any):
+        settings = {"max_block_ms": 10_000, "linger_ms": 0, **settings}
+        made.append(TransactionalProducer("boot:9092", transactional_id, **settings))
+        if transactional_id is not None:
+            made[-1].init_transactions()
+        return made[-1]
+
+    yield make_producer
+    for one in made:
+        one.close(0)
+
+
+@pytest.fixture
+def ready(make):
+    return make()
 
 
 def written(client):

@@ -10,11 +10,15 @@ import sys
 
 import pytest
 
+from tests import sent_rows
 from tests.live_client import commits_sent
-from tests.rows.sent_rows import assert_can_only_be_aborted, interrupt, values_written
+from tests.sent_rows import assert_can_only_be_aborted, interrupt, values_written
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import waiting
 from txnproducer.errors import BufferExhaustedError, KafkaError
+
+# Fixtures of these tests. Other tests have their own under these names.
+client, make, ready = sent_rows.client, sent_rows.make, sent_rows.ready
 
 
 def test_an_interrupt_in_the_midst_leaves_a_transaction_that_can_only_be_aborted(

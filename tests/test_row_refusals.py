@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests import sent_rows
 from tests.live_client import SHORT_MS, commits_sent
-from tests.rows.sent_rows import PATIENCE_S, assert_can_only_be_aborted, values_written, written
+from tests.sent_rows import PATIENCE_S, assert_can_only_be_aborted, values_written, written
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     BufferExhaustedError,
@@ -24,6 +25,9 @@ from txnproducer.errors import (
     TopicAuthorizationError,
     TransactionAbortedError,
 )
+
+# Fixtures of these tests. Other tests have their own under these names.
+client, make, ready = sent_rows.client, sent_rows.make, sent_rows.ready
 
 # --- refusals that change nothing ----------------------------------------------------------------
 
