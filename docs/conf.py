@@ -114,7 +114,7 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
 
 LONG_WORD = re.compile(r"[^\s<>]{13,}")
 # A word of more characters is too wide for a column even on a desk.
-WIDEST_WORD = 40
+WIDEST_WORD = 38
 # After `_`, `.`, `/` or `::` in a name, and between the words of a CamelCase one.
 BREAK_AFTER = re.compile(r"(?<=[A-Za-z0-9])([_./:]+|(?<=[a-z])(?=[A-Z]))(?=[A-Za-z0-9])")
 
