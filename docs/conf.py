@@ -115,8 +115,11 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
 LONG_WORD = re.compile(r"[^\s<>]{13,}")
 # A word of more characters is too wide for a column even on a desk.
 WIDEST_WORD = 38
-# After `_`, `.`, `/` or `::` in a name, and between the words of a CamelCase one.
-BREAK_AFTER = re.compile(r"(?<=[A-Za-z0-9])([_./:]+|(?<=[a-z])(?=[A-Z]))(?=[A-Za-z0-9])")
+# After `_`, `.`, `/` or `:` in a name, and between the words of a CamelCase one. A name's first
+# underscores stay with it.
+BREAK_AFTER = re.compile(
+    r"(?<=[A-Za-z0-9])([./:]+(?=\w)|_+(?=[A-Za-z0-9])|(?<=[a-z])(?=[A-Z]))",
+)
 
 
 def break_long_word(word: re.Match[str]) -> str:
