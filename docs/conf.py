@@ -7,9 +7,10 @@ beyond them stands here, above all the order of the pages.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -79,6 +80,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 html_theme = "furo"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_title = "txnproducer"
@@ -105,11 +107,44 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     """Append the table of contents to the first page, hidden: the side bar shows it."""
     if docname == root_doc:
         for caption, pages in app.config.parts.items():
-            listed = "\n".join(pages)
+            first = ["What a transaction is <self>"] if caption == "Use" else []
+            listed = "\n".join(first + pages)
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+LONG_WORD = re.compile(r"[^\s<>]{13,}")
+# A word of more characters is too wide for a column even on a desk.
+WIDEST_WORD = 38
+# After `_`, `.`, `/` or `:` in a name, and between the words of a CamelCase one. A name's first
+# underscores stay with it.
+BREAK_AFTER = re.compile(
+    r"(?<=[A-Za-z0-9])([./:]+(?=\w)|_+(?=[A-Za-z0-9])|(?<=[a-z])(?=[A-Z]))",
+)
+
+
+def break_long_word(word: re.Match[str]) -> str:
+    """Allow breaks in a name: always in a very long one, otherwise on a narrow screen."""
+    always = len(word[0]) > WIDEST_WORD
+    mark = "<wbr>" if always else '<wbr class="narrow">'
+    return BREAK_AFTER.sub(rf"\1{mark}", word[0])
+
+
+def break_names_in_tables(
+    _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: object
+) -> None:
+    """Let the long names in tables wrap. Otherwise they push the other columns off the screen."""
+
+    def broken(table: re.Match[str]) -> str:
+        parts = re.split(r"(<[^>]*>)", table[0])
+        parts[::2] = [LONG_WORD.sub(break_long_word, text) for text in parts[::2]]
+        return "".join(parts)
+
+    if "body" in context:
+        context["body"] = re.sub(r"(?s)<table.*?</table>", broken, context["body"])
 
 
 def setup(app: Sphinx) -> None:
     """Connect what this file adds to Sphinx."""
     app.add_config_value("parts", {}, rebuild="env", types=[dict])
     app.connect("source-read", add_navigation)
+    app.connect("html-page-context", break_names_in_tables)

@@ -230,7 +230,7 @@ def soak(minutes: float, version: str) -> int:
         faults.start()
         try:
             while time.monotonic() - began < minutes * 60:
-                time.sleep(_EVERY_S)
+                time.sleep(_EVERY_S)  # the time between two samples
                 # Otherwise a sample would show the garbage of this process as growth.
                 gc.collect()
                 samples.append(sample(began, writers))

@@ -45,12 +45,11 @@ def wait_for(kafka, topic, wanted):
 
 @dataclass(frozen=True)
 class Strike:
-    """Does harm at an event, once: kills the process, or sleeps."""
+    """Kills the process at an event, once."""
 
     marker: str
     event: str
     partition: int | None = 1
-    sleep_s: float = 0.0
 
     def __call__(self, name, info):
         if name != self.event or info.get("partition") != self.partition:
@@ -59,10 +58,7 @@ class Strike:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        if self.sleep_s:
-            time.sleep(self.sleep_s)
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class UnsecuredTokens(AbstractTokenProvider):

@@ -30,7 +30,7 @@ for number in range(100):
     producer.send(topic, b"open %d" % number)
 producer.flush()
 print("open", flush=True)
-time.sleep(60)
+time.sleep(60)  # until it is killed
 """
 
 
@@ -81,12 +81,12 @@ WITH_BLOCK = VICTIM.replace(
     producer.send(topic, b"open %d" % number)
 producer.flush()
 print("open", flush=True)
-time.sleep(60)
+time.sleep(60)  # until it is killed
 """,
     """    producer.send(topic, b"open")
     producer.flush()
     print("open", flush=True)
-    time.sleep(60)
+    time.sleep(60)  # until it is killed
 """,
 )
 

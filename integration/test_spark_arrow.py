@@ -182,7 +182,7 @@ def test_passes_over_a_frame_run_the_same_partitions(spark):
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_rows_are_shuffled_to_the_task_of_their_partition(spark, has_ids, monkeypatch):
     if has_ids and not hasattr(spark.range(1), "repartitionById"):
-        pytest.skip("this Spark has no repartitionById")
+        pytest.skip("needs PySpark 4.1, which has `repartitionById`")
     monkeypatch.setattr(placing, "_takes_ids", lambda frame: has_ids)
     keys = spark.range(500).selectExpr("cast(id % 50 AS string) AS key", "'v' AS value")
     cut = placed(keys, 8)

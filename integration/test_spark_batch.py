@@ -208,7 +208,7 @@ def test_a_batch_slower_than_its_transaction_may_be_is_told_so(
         yield from rows
         if number == 1:  # the transaction's time begins with the first record
             wait_until(Path(note.marker).exists, "no part was written", 90)
-            time.sleep(6)
+            time.sleep(6)  # longer than transactionTimeout, and a broker looks every second
 
     data = spark.sparkContext.parallelize([(f"value {n}",) for n in range(4)], 2)
     slow = spark.createDataFrame(data.mapPartitionsWithIndex(slowly), "value string")
@@ -230,7 +230,7 @@ def test_a_batch_whose_job_is_cancelled_is_aborted_and_not_run_again(
     def slowly(number, rows):
         yield from rows
         if number == 1:
-            time.sleep(20)
+            time.sleep(20)  # longer than the join below: only a cancelled task ends before that
 
     data = spark.sparkContext.parallelize([(f"value {n}",) for n in range(4)], 2)
     slow = spark.createDataFrame(data.mapPartitionsWithIndex(slowly), "value string")
@@ -261,7 +261,7 @@ class Pause:
 
     def __call__(self, name, info):
         if name in ("task_after_receipt", "task_after_commit"):
-            time.sleep(0.5)
+            time.sleep(0.5)  # several reads of a topic
 
 
 def test_no_reader_sees_a_part_of_a_batch(spark, kafka, topic, sink):

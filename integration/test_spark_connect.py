@@ -15,7 +15,7 @@ from integration.waiting import wait_until
 from txnproducer.spark import ExactlyOnceKafkaSink, KafkaExactlyOnceDataSource
 from txnproducer.testing import EmbeddedKafka
 
-pytest.importorskip("grpc", reason="Spark Connect is not installed: see the extra `connect`")
+pytest.importorskip("grpc", reason="Spark Connect is not installed (extra `connect`)")
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 _NUMBERS = itertools.count()
 FORMAT = KafkaExactlyOnceDataSource.name()

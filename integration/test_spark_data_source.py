@@ -8,7 +8,6 @@ import shutil
 import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -185,13 +184,15 @@ def test_a_batch_that_was_broken_off_is_refused_with_other_partitions(streams, t
 def test_a_query_that_is_stopped_among_its_tasks_goes_on_exactly_once(streams, tmp_path):
     from pyspark.sql.functions import udf
 
-    marker = str(tmp_path / "slow")
-    Path(marker).touch()
+    marker, read = tmp_path / "slow", tmp_path / "read"
+    marker.touch()
+    read.mkdir()
 
     @udf("string")
     def slow(value):
-        if Path(marker).exists():
-            time.sleep(0.5)
+        if marker.exists():
+            (read / value).touch()
+            time.sleep(0.5)  # the stop finds the tasks at work
         return value
 
     def frame():
@@ -199,10 +200,10 @@ def test_a_query_that_is_stopped_among_its_tasks_goes_on_exactly_once(streams, t
 
     streams.add_files(2)
     query = streams.start(frame=frame())
-    wait_until(lambda: query.status["isTriggerActive"], "the query does nothing", 60)
-    time.sleep(3)
+    half = ROWS_PER_BATCH // 2
+    wait_until(lambda: len(list(read.iterdir())) >= half, "half of a batch is not read", 90)
     query.stop()
-    Path(marker).unlink()
+    marker.unlink()
     streams.run(frame=frame())
     streams.wait_for(streams.expected())
 

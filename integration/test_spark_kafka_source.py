@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         pyspark.__version__ != "4.0.0",
-        reason=f"needs PySpark 4.0.0, for whose Kafka connector ({CONNECTOR}) all jars are there",
+        reason=f"needs PySpark 4.0.0 (pip install pyspark==4.0.0) and its {CONNECTOR}",
     ),
 ]
 _NUMBERS = itertools.count()

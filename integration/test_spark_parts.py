@@ -111,7 +111,7 @@ class Query:
         told = self.tasks(parts, batch_id)
         try:
             self.commits.commit(told, batch_id)
-        except BaseException:
+        except (KafkaError, Killed):
             self.commits.abort(told)
             raise
         return told

@@ -68,7 +68,7 @@ def slowly(marker):
     def read(batches):
         yield from batches
         Path(marker).touch()
-        time.sleep(SLOW_S)
+        time.sleep(SLOW_S)  # only a task that is broken off ends sooner
 
     return lambda frame: frame.mapInArrow(read, frame.schema)
 

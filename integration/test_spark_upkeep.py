@@ -185,7 +185,7 @@ def test_the_listener_refreshes_when_the_query_is_idle_and_not_too_often(driver)
     listener.onQueryIdle(idle)
     listener.onQueryIdle(idle)
     assert listener.refreshed == 2
-    time.sleep(0.25)
+    time.sleep(0.25)  # longer than refresh_every_s
     listener.onQueryIdle(idle)
     assert listener.refreshed == 4
     other = SinkListener(driver(query_id=None), refresh_every_s=0.2)
@@ -207,7 +207,7 @@ def test_offsets_expire_and_a_refreshed_ledger_does_not():
         end = time.monotonic() + 80
         while time.monotonic() < end:
             assert refresh(kept) == 2
-            time.sleep(10)
+            time.sleep(10)  # between two refreshes: often enough within the minute of retention
         assert fetched(resting, 2) == (None, {})
         assert resting.status().atomicity is None
         plan, entries = fetched(kept, 2)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from integration.readers import read_with_confluent
+from integration.waiting import wait_until
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.events import (
@@ -81,12 +82,15 @@ def call_until_ready(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
-    end = time.monotonic() + 30
-    while error_code(answer := call(driver, body, connection)) in passing:
-        assert time.monotonic() < end, answer
-        time.sleep(0.05)
-    assert error_code(answer) == 0, answer
-    return answer
+    answers: list[Any] = []
+
+    def is_ready() -> bool:
+        answers.append(call(driver, body, connection))
+        return error_code(answers[-1]) not in passing
+
+    wait_until(is_ready, "the coordinator is not ready")
+    assert error_code(answers[-1]) == 0, answers[-1]
+    return answers[-1]
 
 
 # --- one transaction in raw messages ------------------------------------------------------------

@@ -19,4 +19,4 @@ def wait_until(is_so: Callable[[], bool], otherwise: str, longest_s: float = 30.
     end = time.monotonic() + longest_s
     while not is_so():
         assert time.monotonic() < end, f"after {longest_s:g} s: {otherwise}"
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # a broker tells nobody when it is done

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.ctrl_c import hear_ctrl_c
 from tests.live_client import LiveClient, use_live_clients
+from txnproducer import TransactionalProducer
 
 # Lines that tests hand over for the end of the run: things to know that are no failure.
 NOTES = pytest.StashKey[list[str]]()
@@ -41,6 +43,31 @@ def client(monkeypatch: pytest.MonkeyPatch) -> LiveClient:
     client = LiveClient()
     use_live_clients(monkeypatch, lambda: client)
     return client
+
+
+@pytest.fixture
+def make(client: LiveClient) -> Iterator[Callable[..., TransactionalProducer]]:
+    """Return a maker of producers on that client, which are closed when the test ends."""
+    made = []
+
+    def make_producer(
+        transactional_id: str | None = "txn", **settings: Any
+    ) -> TransactionalProducer:
+        settings = {"max_block_ms": 10_000, "linger_ms": 0, **settings}
+        made.append(TransactionalProducer("boot:9092", transactional_id, **settings))
+        return made[-1]
+
+    yield make_producer
+    for one in made:
+        one.close(0)
+
+
+@pytest.fixture
+def ready(make: Callable[..., TransactionalProducer]) -> TransactionalProducer:
+    """Return a producer that is initialized."""
+    one = make()
+    one.init_transactions()
+    return one
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 
 from tests.scripted_client import ScriptedClient
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.events import ClientEvent, ClientRequest
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey
 from txnproducer._shell import base_producer
+
+# Long enough for a loop of three threads on a busy machine, short enough to wait for in tests of
+# time-outs.
+SHORT_MS = 60
 
 
 class LiveClient(ScriptedClient):
@@ -103,3 +108,14 @@ def use_live_clients(
 ) -> None:
     """Let each producer that is made from here on talk to its client instead of a broker."""
     patch.setattr(base_producer, "NetworkClient", lambda *_, **_more: make_client())
+
+
+def commits_sent(client: LiveClient) -> list[bool]:
+    """Return for each EndTxn whether it commits."""
+    return [request.is_commit for request in client.sent(ApiKey.END_TXN)]
+
+
+def impatient(one: TransactionalProducer) -> TransactionalProducer:
+    """Make a producer's calls time out soon."""
+    one._max_block_s = SHORT_MS / 1000
+    return one

@@ -227,7 +227,10 @@ def test_a_failed_run_is_tried_again_and_the_other_rounds_are_kept() -> None:
 def test_a_topic_that_is_not_made_fails_its_run_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = pytest.importorskip("integration.benchmarks.run")
+    run = pytest.importorskip(
+        "integration.benchmarks.run",
+        reason="confluent-kafka is not installed (dependency group `bench`)",
+    )
     kafka, admin = Mock(), Mock()
     kafka.create_topic.side_effect = KafkaTimeoutError("no leader yet")
     monkeypatch.setattr(run, "AdminClient", lambda _: admin)
@@ -279,7 +282,7 @@ def test_processors_are_shown_with_those_who_use_them() -> None:
     _spin(0.2)
     used = meter.seconds()
     if not used:
-        pytest.skip("this system does not tell what its threads do")
+        pytest.skip("reads the time of threads from /proc, which Linux has")
     assert 0.2 <= used[CALLER] < 0.4
     assert used[OTHERS] < 0.1
     assert used[BUSY] >= 0.15  # it is counted in hundredths, by a clock of its own

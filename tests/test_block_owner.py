@@ -5,10 +5,10 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-import time
 
 import pytest
 
+from tests.waiting import wait_until
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import IllegalStateError, KafkaTimeoutError
@@ -181,9 +181,6 @@ def test_anybody_may_end_it_once_a_thread_that_threading_did_not_start_has_ended
         idents.append(_thread.get_ident())
 
     _thread.start_new_thread(enter, ())
-    end_s = time.monotonic() + PATIENCE_S
-    while not idents or idents[0] in sys._current_frames():
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
+    wait_until(lambda: idents and idents[0] not in sys._current_frames())
     one.abort_transaction()
     assert one.transaction_state == "READY"

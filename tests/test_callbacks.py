@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.live_client import LiveClient, use_live_clients
+from tests.waiting import wait_until
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -262,8 +263,7 @@ def test_a_send_that_a_close_overtakes_in_a_callback_fails_the_commit_under_way(
         # As its first step `close` refuses every further call; then it waits for the commit.
         closers.append(threading.Thread(target=one.close))
         closers[0].start()
-        while one._refusal is None:
-            pass
+        wait_until(lambda: one._refusal is not None)
         one.send("topic", b"value")
 
     client.held.add(ApiKey.PRODUCE)

@@ -6,11 +6,11 @@ import contextlib
 import signal
 import sys
 import threading
-import time
 
 import pytest
 
 from tests.live_client import LiveClient, use_live_clients
+from tests.waiting import wait_until
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import live_producers
@@ -59,17 +59,10 @@ def start(call, *arguments):
     return thread
 
 
-def wait_for(is_so):
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert is_so()
-
-
 def test_a_second_close_waits_for_the_same_end(open_one, clients):
     one = open_one()
     first = start(one.close)
-    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    wait_until(lambda: clients[0].sent(ApiKey.END_TXN))
     second = start(one.close)
     second.join(MOMENT_S)
     assert second.is_alive()
@@ -84,7 +77,7 @@ def test_a_second_close_waits_for_the_same_end(open_one, clients):
 def test_a_second_close_is_bounded_by_its_own_time_out_which_forces_the_end(open_one, clients):
     one = open_one()
     first = start(one.close)
-    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    wait_until(lambda: clients[0].sent(ApiKey.END_TXN))
     one.close(0.01)
     assert not one._io._thread.is_alive()
     first.join(PATIENCE_S)
@@ -101,11 +94,11 @@ def test_a_second_close_in_a_callback_waits_for_nothing(open_one, clients):
         ended.append(one._io.has_ended)
 
     one.send("topic", b"value", on_delivery=close_again)
-    wait_for(lambda: clients[0].waiting(ApiKey.PRODUCE))
+    wait_until(lambda: clients[0].waiting(ApiKey.PRODUCE))
     first = start(one.close)
-    wait_for(lambda: one._refusal is not None)
+    wait_until(lambda: one._refusal is not None)
     clients[0].release(ApiKey.PRODUCE)
-    wait_for(lambda: ended)
+    wait_until(lambda: ended)
     clients[0].release(ApiKey.END_TXN)
     first.join(PATIENCE_S)
     assert not first.is_alive()
@@ -142,7 +135,7 @@ def test_closing_after_the_end_does_nothing(open_one):
 def test_a_producer_is_known_to_the_hooks_until_its_thread_has_ended(open_one, clients):
     one = open_one()
     first = start(one.close)
-    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    wait_until(lambda: clients[0].sent(ApiKey.END_TXN))
     assert one in live_producers._all()
     clients[0].release(ApiKey.END_TXN)
     first.join(PATIENCE_S)
@@ -157,7 +150,7 @@ def test_at_exit_all_begin_to_close_before_one_is_waited_for(open_one, clients, 
     producers = [open_one() for _ in range(3)]
     monkeypatch.setattr(live_producers, "_all", lambda: producers)
     leaving = start(live_producers._close_all)
-    wait_for(lambda: all(client.sent(ApiKey.END_TXN) for client in clients))
+    wait_until(lambda: all(client.sent(ApiKey.END_TXN) for client in clients))
     for client in clients:
         client.release(ApiKey.END_TXN)
     leaving.join(PATIENCE_S)
@@ -273,8 +266,8 @@ def test_the_exit_waits_for_a_close_that_was_interrupted(open_one, clients, monk
         with pytest.raises(InterruptError):
             one.close()
     leaving = start(live_producers._close_all)
-    wait_for(lambda: hurried)
-    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    wait_until(lambda: hurried)
+    wait_until(lambda: clients[0].sent(ApiKey.END_TXN))
     clients[0].release(ApiKey.END_TXN)
     leaving.join(PATIENCE_S)
     assert one._io.has_ended
@@ -309,7 +302,7 @@ def test_a_constructor_that_is_interrupted_leaves_no_thread(clients, monkeypatch
         patch.setattr(IoThread, "start", start_and_interrupt)
         with contextlib.suppress(InterruptError):
             TransactionalProducer("boot:9092", "txn", linger_ms=0)
-    wait_for(lambda: clients[0].is_closed)
+    wait_until(lambda: clients[0].is_closed)
 
 
 def test_a_close_that_was_interrupted_twice_can_be_waited_for(open_one, monkeypatch):
@@ -333,7 +326,7 @@ def test_a_close_that_was_interrupted_twice_can_be_waited_for(open_one, monkeypa
 def test_an_interrupted_close_with_less_time_brings_the_end_forward(open_one, monkeypatch):
     one = open_one()
     first = start(one.close, 60)
-    wait_for(lambda: one._io._ends_by_ms is not None)
+    wait_until(lambda: one._io._ends_by_ms is not None)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -349,7 +342,7 @@ def test_an_interrupted_close_with_less_time_brings_the_end_forward(open_one, mo
 def test_an_interrupted_close_with_more_time_does_not_put_the_end_off(open_one, monkeypatch):
     one = open_one()
     first = start(one.close, 3 * MOMENT_S)
-    wait_for(lambda: one._io._ends_by_ms is not None)
+    wait_until(lambda: one._io._ends_by_ms is not None)
     ends_by_ms = one._io._ends_by_ms
     one._io._end_by(ends_by_ms + 60_000)
     assert one._io._ends_by_ms <= ends_by_ms

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from txnproducer._record.implementation import IMPL
+from tests.needs import needs_compiled
 from txnproducer._sync import core_lock
 from txnproducer.errors import IllegalStateError
 
@@ -25,9 +25,6 @@ try:
 except ImportError:
     compiled = None
 
-needs_compiled = pytest.mark.skipif(
-    compiled is None or IMPL != "cython", reason="this run is of the pure Python parts"
-)
 LOCKS = [
     pytest.param(core_lock.Lock, id="python"),
     pytest.param(lambda: compiled.Lock(), id="cython", marks=needs_compiled),
@@ -137,7 +134,7 @@ def test_no_two_threads_are_inside(new_lock):
             with lock:
                 inside.append(None)
                 most.append(len(inside))
-                time.sleep(0)
+                time.sleep(0)  # lets another thread run, which must not come in
                 inside.pop()
 
     for thread in [run(enter) for _ in range(4)]:
@@ -175,7 +172,7 @@ def test_the_first_waits_for_whoever_has_the_lock():
 
     lock.acquire()
     thread = run(take)
-    assert not has_it.wait(0.05)
+    assert not has_it.wait(0.05)  # in which a thread that need not wait would have it
     lock.release()
 
     assert has_it.wait(PATIENCE_S)
@@ -213,7 +210,7 @@ def is_taken_after_giving_way():
 
     thread = run(take)
     is_there.acquire()
-    time.sleep(0.002)  # into its wait for the lock
+    time.sleep(0.002)  # no event tells that it is in its wait for the lock
     lock.release()
     priority.give_way()
     is_taken = lock.locked()
@@ -226,7 +223,7 @@ def test_who_gives_way_to_nobody_goes_on_after_a_moment():
     priority, lock = compiled.LoopPriority(), compiled.Lock()
     lock.acquire()
     thread = run(priority.take_first, lock)
-    time.sleep(0.02)
+    time.sleep(0.02)  # no event tells that it is in its wait for the lock
     began = time.monotonic()
 
     priority.give_way()  # without success: this thread still has the lock
@@ -242,7 +239,7 @@ def test_all_who_give_way_go_on():
     priority, lock, gone_on = compiled.LoopPriority(), compiled.Lock(), []
     lock.acquire()
     first = run(priority.take_first, lock)
-    time.sleep(0.02)
+    time.sleep(0.02)  # no event tells that it is in its wait for the lock
     others = [run(lambda: gone_on.append(priority.give_way())) for _ in range(8)]
     lock.release()
 

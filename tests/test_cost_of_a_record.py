@@ -13,6 +13,7 @@ import pytest
 from tests.counting import counted
 from tests.harness import CoreHarness
 from tests.live_client import use_live_clients
+from tests.needs import needs_compiled
 from txnproducer import TransactionalProducer
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._record import IMPL
@@ -46,7 +47,7 @@ def send_some(one, **more):
     return send
 
 
-@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled send leaves to Python")
+@needs_compiled
 @pytest.mark.parametrize(
     "more",
     [{}, {"key": b"key"}, {"partition": 0}, {"headers": [("h", b"1")]}, {"timestamp_ms": 5}],
@@ -61,7 +62,7 @@ def test_a_usual_record_costs_one_compiled_call(open_transaction, more):
     assert per_record(counts, "c_call") <= 0.05
 
 
-@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled send leaves to Python")
+@needs_compiled
 def test_a_wrapper_around_send_would_be_noticed(open_transaction):
     class Wrapper:
         def send(self, *arguments, **more):
@@ -92,7 +93,7 @@ def test_a_record_leaves_its_bytes_and_a_light_future(open_transaction):
     assert size / len(kept) <= (120 if IMPL == "cython" else 420)
 
 
-@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled send leaves to Python")
+@needs_compiled
 def test_a_batch_that_is_full_costs_by_the_batch_and_not_by_the_record(monkeypatch):
     use_live_clients(monkeypatch)
     batch_size = 1 << 14
@@ -131,7 +132,7 @@ def send_rows(count):
     return send
 
 
-@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled rows leave to Python")
+@needs_compiled
 def test_rows_cost_by_the_batch_and_not_by_the_record():
     few, many = (counted(send_rows(count))["opcode"] for count in (2_000, 20_000))
     more_batches = 18_000 * 107 / (1 << 16)

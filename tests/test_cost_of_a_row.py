@@ -6,11 +6,13 @@ import pytest
 
 from tests.counting import counted
 from tests.live_client import use_live_clients
+from tests.needs import needs_compiled
 from txnproducer import TransactionalProducer
-from txnproducer._record import IMPL
 
-pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
-np = pytest.importorskip("numpy", reason="columns can be NumPy's")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+np = pytest.importorskip(
+    "numpy", reason="NumPy is not installed (pandas brings it, extra `spark`)"
+)
 
 MANY, FEW = 20_000, 2_000
 KEYS = [b"%d" % (row * 7919 % 100_003) for row in range(MANY)]
@@ -29,7 +31,7 @@ def producer(monkeypatch):
         one.abort_transaction()
 
 
-@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled rows leave to Python")
+@needs_compiled
 @pytest.mark.parametrize(
     ("values", "more", "limit"),
     [

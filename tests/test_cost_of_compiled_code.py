@@ -198,9 +198,11 @@ def is_inside(line: str, indent: str) -> bool:
 def is_cython_there() -> str:
     """Return why the scores cannot be had, or nothing."""
     if importlib.util.find_spec("Cython") is None:
-        return "Cython is not installed"
+        return "Cython is not installed (dependency group `dev`)"
     version = importlib.metadata.version("cython")
-    return "" if version.startswith(CYTHON) else f"Cython {version} writes other C than {CYTHON}"
+    if version.startswith(CYTHON):
+        return ""
+    return f"Cython {version} writes other C than {CYTHON}x: install that one"
 
 
 needs_cython = pytest.mark.skipif(bool(is_cython_there()), reason=is_cython_there())

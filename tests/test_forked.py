@@ -9,12 +9,12 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from tests.live_client import use_live_clients
+from tests.waiting import wait_until
 from txnproducer import TransactionalProducer, TransactionParticipant
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import KafkaError
@@ -185,8 +185,7 @@ def test_an_exception_in_a_block_goes_on_with_a_note(inherited):
 def test_a_future_whose_producer_is_being_closed_is_refused_as_well(inherited):
     closing = threading.Thread(target=inherited.one.close)
     closing.start()
-    while inherited.one._refusal is None:
-        time.sleep(0.001)
+    wait_until(lambda: inherited.one._refusal is not None)
     try:
         assert in_child(refusal, inherited.future.result) == "ForkedProducerError"
     finally:
@@ -248,9 +247,7 @@ def test_a_callback_that_forks_leaves_the_parents_connections_alone(inherited):
 
     one.send("topic", b"value", on_delivery=fork)
     client.release(ApiKey.PRODUCE)
-    end = time.monotonic() + PATIENCE_S
-    while not children and time.monotonic() < end:
-        time.sleep(0.001)
+    wait_until(lambda: children)
     os.close(there)
     os.waitpid(children[0], 0)
     assert os.read(here, 100) == b""

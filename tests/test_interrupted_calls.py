@@ -269,7 +269,7 @@ def assert_is_closed(point, run, way):
     end_s = time.monotonic() + PATIENCE_S  # its last steps are not waited for
     while one._io._thread.ident in sys._current_frames():
         assert time.monotonic() < end_s, point
-        time.sleep(0)
+        time.sleep(0)  # gives way only: this is waited for at thousands of points
     # Another thread may have it for a moment, but no call has kept it.
     assert one._lock.acquire(timeout=10), point
     one._lock.release()

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.waiting import becomes_true
 from txnproducer._shell import failed_turns, io_thread
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.waiting_thread import WaitingThread
@@ -173,9 +174,7 @@ def waiting(io, is_done, count=3):
     ]
     for thread in threads:
         thread.start()
-    end_s = time.monotonic() + PATIENCE_S
-    while len(io._waits) < count and time.monotonic() < end_s:
-        time.sleep(0.001)
+    becomes_true(lambda: len(io._waits) >= count)
 
     def join():
         for thread in threads:
@@ -270,7 +269,7 @@ def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypa
         core.on_step = lambda: None
         time.sleep(0.1)  # the waiting thread now wants the lock to look
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)
+        time.sleep(0.1)  # the interrupted thread could release the lock meanwhile
         is_held.append(io.lock.locked())
 
     core.on_step = work
@@ -346,7 +345,7 @@ def test_a_forced_end_waits_for_a_slow_callback_and_gives_every_record_its_own(
 
     def slow():
         has_begun.set()
-        time.sleep(0.3)
+        time.sleep(0.3)  # longer than the forced end waits
 
     with io.lock:
         core.callbacks.append(Callback(slow))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 import time
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer import TransactionalProducer, admin, producer
+from tests.live_client import SHORT_MS, commits_sent, impatient
+from tests.waiting import wait_until
+from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import ApiKey, BrokerNode, TransactionDescription
-from txnproducer._shell import base_producer, live_producers, waiting
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell import waiting
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -40,56 +39,14 @@ from txnproducer.errors import (
     TopicAuthorizationError,
     TransactionAbortableError,
     UnknownConfigError,
-    UnsupportedVersionError,
 )
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
 PATIENCE_S = 10.0
-# Long enough for a loop of three threads on a busy machine, short enough to wait for in tests of
-# time-outs.
-SHORT_MS = 60
 OFFSETS = ({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
 
 
-@pytest.fixture
-def make(client):
-    made = []
-
-    def make_producer(transactional_id: str | None = "txn", **settings: Any):
-        settings = {"max_block_ms": 10_000, "linger_ms": 0, **settings}
-        made.append(TransactionalProducer("boot:9092", transactional_id, **settings))
-        return made[-1]
-
-    yield make_producer
-    for one in made:
-        one.close(0)
-
-
-@pytest.fixture
-def ready(make):
-    one = make()
-    one.init_transactions()
-    return one
-
-
-def wait_for(is_so):
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert is_so()
-
-
-def impatient(one):
-    """Make a producer's calls time out soon."""
-    one._max_block_s = SHORT_MS / 1000
-    return one
-
-
-def commits_sent(client):
-    return [request.is_commit for request in client.sent(ApiKey.END_TXN)]
-
-
-# --- transactions
+# --- transactions --------------------------------------------------------------------------------
 
 
 def test_a_transaction_is_committed(ready, client):
@@ -190,7 +147,7 @@ def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
     assert client.sent(ApiKey.TXN_OFFSET_COMMIT) == []
 
 
-# --- time-outs, and going on after them
+# --- time-outs, and going on after them ----------------------------------------------------------
 
 
 @pytest.mark.regression("class-10")
@@ -411,7 +368,7 @@ def test_an_interrupt_while_waiting_gets_through_and_the_call_can_be_made_again(
     assert commits_sent(client) == [True]
 
 
-# --- send
+# --- send ----------------------------------------------------------------------------------------
 
 
 def test_callbacks_run_on_the_io_thread_before_the_commit_returns(ready):
@@ -674,7 +631,7 @@ def test_a_callback_may_send_but_not_wait(ready):
     assert ready._io.wait_until(lambda: "done" in seen, PATIENCE_S)
 
 
-# --- flush, partitions, metrics
+# --- flush, partitions, metrics ------------------------------------------------------------------
 
 
 def test_flush_waits_for_what_was_sent(make):
@@ -724,7 +681,7 @@ def test_the_time_of_each_kind_of_call_is_counted(ready):
         assert metrics[f"{name}-time-ns-total"] > 0
 
 
-# --- the end
+# --- the end -------------------------------------------------------------------------------------
 
 
 @pytest.mark.regression("class-9")
@@ -808,7 +765,7 @@ def test_a_call_that_a_close_overtakes_on_another_thread_is_refused(
     def look_and_be_overtaken(name):
         look(name)
         closing.start()
-        wait_for(lambda: ready._refusal is not None)
+        wait_until(lambda: ready._refusal is not None)
 
     ready._check_usable = look_and_be_overtaken
     with pytest.raises(IllegalStateError, match="the producer is closed"):
@@ -842,7 +799,7 @@ def test_an_outcome_is_the_one_of_its_transaction_however_soon_another_one_begin
         monkeypatch.setattr(ready, "_outcome", look_while_another_begins)
     monkeypatch.undo()
     assert transaction.outcome == "committed"
-    wait_for(lambda: bool(began))
+    wait_until(lambda: bool(began))
     assert began[0].outcome == "open"
 
 
@@ -928,63 +885,6 @@ def test_a_client_that_always_fails_does_not_hang_the_close(make, client):
     assert time.monotonic() - began < PATIENCE_S
 
 
-def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monkeypatch):
-    one = make(None)
-    one.close(PATIENCE_S)
-    with monkeypatch.context() as patch:
-        for name in ("refusals", "warnings"):  # modules lose their names then, one after the other
-            patch.setattr(base_producer, name, None)
-        one.__del__()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
-    made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
-    thread = made[0]._io._thread
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        made.clear()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
-    assert client.is_closed
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_producer_that_was_dropped_ends_also_where_warnings_are_errors(client):
-    made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ResourceWarning)
-        made.clear()
-    wait_for(lambda: client.is_closed)
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_a_producer_that_was_dropped_with_a_transaction_open_is_in_the_log(
-    client, caplog, is_open
-):
-    one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
-    one.init_transactions()
-    if is_open:
-        one.begin_transaction()
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        del one
-    told = "was dropped with a transaction open, which is aborted" in caplog.text
-    assert told == is_open
-    wait_for(lambda: client.is_closed)
-
-
-def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
-    class Producer:
-        pass
-
-    known = len(live_producers._all())
-    producer: Any = Producer()
-    live_producers.remember(producer)
-    assert len(live_producers._all()) == known + 1
-    del producer
-    gc.collect()
-    assert len(live_producers._all()) == known
-
-
 def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
     # Its name is replaced with each answer of metadata.
     def cluster_id(core):
@@ -996,16 +896,7 @@ def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
         ready._check_cluster(SimpleNamespace(cluster_id="one"))
 
 
-@pytest.mark.regression("class-9")
-def test_at_exit_what_is_open_is_closed(ready, client):
-    ready.begin_transaction()
-    ready.send("topic", b"value").result(PATIENCE_S)
-    live_producers._close_all()
-    assert commits_sent(client) == [False]
-    assert client.is_closed
-
-
-# --- processes, settings
+# --- processes, settings -------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
@@ -1050,120 +941,6 @@ def test_a_configuration_made_before_is_taken_as_it_is(client):
     config = ProducerConfig.build(bootstrap_servers="boot:9092", transactional_id="mine")
     with TransactionalProducer.from_config(config) as one:
         assert repr(one) == "<TransactionalProducer 'mine' UNINITIALIZED>"
-
-
-# --- the outcome of a commit without an answer ------------------------------------------------
-
-
-@pytest.fixture
-def in_doubt(ready, client):
-    """Return a producer whose commit was lost, and its transaction."""
-    client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
-    txn = ready.transaction()
-    with pytest.raises(CommitOutcomeUnknownError):
-        with txn:
-            ready.send("topic", b"value")
-    return ready, txn
-
-
-def describes(monkeypatch, state, epoch):
-    asked = []
-
-    def describe_transaction(config, platform, timeout_s, known):
-        asked.append((config, platform, timeout_s, known))
-        if isinstance(state, Exception):
-            raise state
-        if state is None:
-            return None
-        return TransactionDescription(0, config.transactional_id, state, PRODUCER_ID, epoch)
-
-    monkeypatch.setattr(producer, "describe_transaction", describe_transaction)
-    return asked
-
-
-@pytest.mark.parametrize(
-    ("state", "epoch", "outcome"),
-    [
-        ("CompleteCommit", PRODUCER_EPOCH + 1, "committed"),
-        ("CompleteAbort", PRODUCER_EPOCH + 1, "aborted"),
-        ("Ongoing", PRODUCER_EPOCH, "unknown"),
-        ("Empty", PRODUCER_EPOCH + 2, "unknown"),
-        (None, 0, "unknown"),
-        (UnsupportedVersionError("too old"), 0, "unknown"),
-    ],
-)
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_the_coordinator_is_asked_for_an_outcome_in_doubt(
-    in_doubt, monkeypatch, state, epoch, outcome, is_closed
-):
-    one, txn = in_doubt
-    if is_closed:
-        one.close(0)
-    asked = describes(monkeypatch, state, epoch)
-    assert one.resolve_outcome() == outcome
-    assert txn.outcome == outcome
-    assert asked == [(one._config, SYSTEM, 10.0, [BrokerNode(0, "broker-0", 9092)])]
-
-
-def test_an_outcome_that_is_known_is_not_asked_for(ready, monkeypatch):
-    asked = describes(monkeypatch, None, 0)
-    with ready.transaction():
-        ready.send("topic", b"value")
-    assert ready.resolve_outcome() == "committed"
-    assert asked == []
-
-
-def test_without_a_commit_that_has_ended_there_is_no_outcome_to_resolve(ready, make, client):
-    with pytest.raises(IllegalStateError, match="no commit has ended"):
-        ready.resolve_outcome()
-    # Closed before the other goes on: a scripted client wakes one of its producers, not both.
-    with make(None) as idempotent, pytest.raises(IllegalStateError, match="no commit has ended"):
-        idempotent.resolve_outcome()
-    client.held.add(ApiKey.PRODUCE)
-    impatient(ready)
-    with pytest.raises(KafkaTimeoutError), ready.transaction():
-        ready.send("topic", b"value")
-    # With v1 the coordinator may still describe the end of the transaction before this one.
-    with pytest.raises(IllegalStateError, match="no commit has ended"):
-        ready.resolve_outcome()
-
-
-def test_an_outcome_that_was_resolved_stays_so(in_doubt, monkeypatch):
-    one, txn = in_doubt
-    asked = describes(monkeypatch, "CompleteCommit", PRODUCER_EPOCH + 1)
-    assert one.resolve_outcome() == "committed"
-    one.close(0)
-    assert txn.outcome == "committed"
-    assert one.resolve_outcome() == "committed"
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_an_abort_settles_a_doubt_that_the_commit_has_raised(ready, client, is_committed):
-    # The coordinator can be asked again, but something forbids to repeat the commit.
-    client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
-    client.prepare_find_coordinator(ErrorCode.TRANSACTION_ABORTABLE)
-    txn = ready.transaction()
-    with pytest.raises(CommitOutcomeUnknownError), txn:
-        ready.send("topic", b"value")
-    assert txn.outcome == "unknown"
-    if is_committed:
-        client.prepare_end_txn(ErrorCode.INVALID_TXN_STATE)
-        with pytest.raises(IllegalStateError, match="has succeeded"):
-            ready.abort_transaction()
-    else:
-        ready.abort_transaction()
-    assert txn.outcome == ("committed" if is_committed else "aborted")
-    assert commits_sent(client) == ([True, False, True] if is_committed else [True, False])
-
-
-def test_a_cluster_that_does_not_tell_raises(in_doubt, monkeypatch):
-    one, txn = in_doubt
-    describes(monkeypatch, KafkaTimeoutError("no answer"), 0)
-    with pytest.raises(KafkaTimeoutError):
-        one.resolve_outcome()
-    assert txn.outcome == "unknown"
 
 
 # --- at the limits -------------------------------------------------------------------------------

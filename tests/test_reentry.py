@@ -66,7 +66,7 @@ def test_another_thread_waits_as_ever(one):
     thread = threading.Thread(target=lambda: sent.append(one.send("topic", b"value")))
     with one._lock:
         thread.start()
-        thread.join(0.05)
+        thread.join(0.05)  # in which a call that need not wait would have returned
         assert not sent
     thread.join(PATIENCE_S)
     assert len(sent) == 1

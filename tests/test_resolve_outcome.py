@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from tests.waiting import becomes_true, wait_until
 from tests.wire import answers
 from tests.wire.fake_broker import FakeBroker
 from txnproducer import KafkaTimeoutError
@@ -86,10 +87,8 @@ def nothing_is_left():
 
     before = threads()
     yield
-    end_s = time.monotonic() + PATIENCE_S
-    while threads() - before and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert threads() <= before
+    becomes_true(lambda: threads() <= before)
+    assert threads() <= before  # shows the names of those that are left
 
 
 def in_doubt(kafka, *, arrives=True, **settings):
@@ -106,10 +105,7 @@ def in_doubt(kafka, *, arrives=True, **settings):
         producer._max_block_s = 0.1
         with pytest.raises(KafkaTimeoutError):
             transaction.__exit__(None, None, None)
-        end_s = time.monotonic() + PATIENCE_S
-        while kafka.remaining_faults()["EndTxn"] > 10_000:
-            assert time.monotonic() < end_s
-            time.sleep(0.001)
+        wait_until(lambda: kafka.remaining_faults()["EndTxn"] <= 10_000)
         producer.close(0)
     assert transaction.outcome == "unknown"
     kafka.clear_faults()
@@ -343,7 +339,9 @@ def descriptors():
     return list(DESCRIPTORS.iterdir())
 
 
-@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors by /proc")
+@pytest.mark.skipif(
+    not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc, which Linux has"
+)
 def test_no_descriptor_is_left(one_node):
     producer, _ = in_doubt(one_node)
     producer.resolve_outcome()
@@ -351,10 +349,8 @@ def test_no_descriptor_is_left(one_node):
     for _ in range(20):
         producer._resolved = "unknown"
         assert producer.resolve_outcome() == "committed"
-    end_s = time.monotonic() + PATIENCE_S  # the cluster closes its ends when it has seen ours
-    while len(descriptors()) > before and time.monotonic() < end_s:
-        time.sleep(0.001)
-    assert len(descriptors()) <= before
+    # The cluster closes its ends when it has seen ours.
+    wait_until(lambda: len(descriptors()) <= before)
 
 
 @pytest.fixture
@@ -367,7 +363,9 @@ def frozen_heap():
 
 
 @pytest.mark.timeout(1200 if IS_THOROUGH else 120)
-@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors by /proc")
+@pytest.mark.skipif(
+    not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc, which Linux has"
+)
 def test_nothing_is_left_wherever_an_interrupt_comes(one_node, frozen_heap):
     producer, _ = in_doubt(one_node)
 
@@ -379,21 +377,24 @@ def test_nothing_is_left_wherever_an_interrupt_comes(one_node, frozen_heap):
     noted = Interrupter(is_by_line=not IS_THOROUGH)
     noted.run(ask)
     threads, before = threading.active_count(), len(descriptors())
+
+    def is_clean():
+        if threading.active_count() <= threads and len(descriptors()) <= before:
+            return True
+        gc.collect()  # the loop's last frame may have ended after the one before
+        return False
+
     for point in noted.passed[:: 1 if IS_THOROUGH else 3]:
         if point.name in OWNERLESS:
             continue
         # A point may be missed, since where threads meet differs from run to run.
         with contextlib.suppress(Interrupt):
             Interrupter(point, is_by_line=not IS_THOROUGH).run(ask)
-        end_s = time.monotonic() + PATIENCE_S
-        while threading.active_count() > threads or len(descriptors()) > before:
-            assert time.monotonic() < end_s, point
-            gc.collect()  # the loop's last frame may have ended after the one before
-            time.sleep(0.001)
+        wait_until(is_clean, point)
         assert ask() == "committed", point
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer's signal")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")
 def test_an_interrupt_ends_the_call_and_it_can_be_made_again(one_node):
     class Interrupt(BaseException):
         pass
@@ -419,7 +420,7 @@ def test_an_interrupt_ends_the_call_and_it_can_be_made_again(one_node):
     assert producer.resolve_outcome() == "committed"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_a_fork_in_the_midst_of_the_call_is_refused_in_the_child(one_node):
     told, tell = os.pipe()
 

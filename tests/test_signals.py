@@ -23,7 +23,7 @@ from txnproducer.records import TopicPartition
 
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(),
-    reason="signal handlers run on the main thread",
+    reason="needs the main thread, on which signal handlers run",
 )
 CALLS = 100_000 if IS_THOROUGH else 10_000
 LONGEST_S = 300.0 if IS_THOROUGH else 12.0

@@ -39,7 +39,7 @@ def check_arrived(
     records, markers = transactions * work.records, transactions * work.partitions
     end = time.perf_counter() + limit_s
     while (found := stable_end()) < records + markers and time.perf_counter() < end:
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # no event tells that a marker is written; looking costs a broker
     if found != records + markers:
         raise FailedRunError(
             f"the topic ends at {found}, and not behind {records} records and {markers} markers"

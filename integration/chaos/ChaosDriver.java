@@ -123,12 +123,12 @@ public final class ChaosDriver {
             } catch (RestartNeeded error) {
                 // The next producer goes on.
             } catch (RuntimeException error) {
-                Thread.sleep(200);
+                Thread.sleep(200); // a client that refuses at once would make this a busy loop
             } finally {
                 producer.close(Duration.ofSeconds(5));
             }
             if (workload.equals("takeover") && goesOn()) {
-                Thread.sleep(AWAY_MS);
+                Thread.sleep(AWAY_MS); // the other writer takes the id meanwhile
             }
         }
     }
@@ -143,7 +143,7 @@ public final class ChaosDriver {
                 return;
             }
             one(producer);
-            Thread.sleep(PAUSE_MS);
+            Thread.sleep(PAUSE_MS); // every client is given the same load, far below its limit
         }
     }
 
@@ -318,7 +318,7 @@ public final class ChaosDriver {
                 if (verdict(error) != Verdict.AGAIN || now() > until + LAST_CALLS_S) {
                     throw error;
                 }
-                Thread.sleep(50);
+                Thread.sleep(50); // as above, where the client refuses at once
             }
         }
     }

@@ -189,8 +189,7 @@ class Driver:
                 late = time.monotonic() > self._job.until + LAST_CALLS_S
                 if client.verdict(error) != "again" or late:
                     raise
-                # Some clients refuse at once, so that this would be a busy loop.
-                time.sleep(0.05)
+                time.sleep(0.05)  # a client that refuses at once would make this a busy loop
 
     def _call(self, name: str, call: Any) -> None:
         self._note(name, "call")

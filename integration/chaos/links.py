@@ -58,7 +58,7 @@ class Links:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # The transports close in the loop's next rounds.
+        # The transports close in the loop's next rounds, and tell of it to none of these tasks.
         await asyncio.sleep(_LOOK_S)
 
     def add(self, party: str, port: int) -> int:
@@ -90,8 +90,9 @@ class Links:
 
     async def _passes(self, source: str, target: str) -> None:
         if (source, target) in self._slow:
-            await asyncio.sleep(self._delay_s)
+            await asyncio.sleep(self._delay_s)  # the delay is the fault
         while (source, target) in self._cut:
+            # As long as the cut lasts. `stop` cancels it.
             await asyncio.sleep(_LOOK_S)
 
     async def _serve(

@@ -106,7 +106,7 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         notes.note(fault="end")
         if time.monotonic() > until - AFTER_S:
             played.failed = NO_TIME_LEFT
-        # The rest of the row shows the recovery.
+        # The writers write until then: the rest of the row shows the recovery.
         time.sleep(max(0.0, until - time.monotonic()))
     except Exception as error:  # noqa: BLE001 - the row says so, and the next one is played
         played.failed = f"{type(error).__name__}: {error}"[:300]
@@ -167,7 +167,7 @@ def _wait_for_commits(writers: Writers) -> None:
         )
         if told["committed"] >= _FIRST_COMMITS:
             break
-        time.sleep(0.3)
+        time.sleep(0.3)  # reading the histories more often would take time from the writers
     time.sleep(BEFORE_S)  # the stall is compared with the time before the fault
 
 

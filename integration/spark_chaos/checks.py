@@ -7,7 +7,6 @@ Spark, faults, who has written.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -150,7 +149,8 @@ class Poller:
             try:
                 reads = read_with_confluent(self._servers, self._topic, timeout=_READ_S)
             except (TimeoutError, confluent_kafka.KafkaException):
-                time.sleep(_PAUSE_S)  # a broker is down; what was read so far is no whole pass
+                # A broker is down. The rows that were read so far are no whole pass.
+                self._stop.wait(_PAUSE_S)
                 continue
             self.saw(reads)
             self._stop.wait(_PAUSE_S)

@@ -103,7 +103,7 @@ def main() -> None:
     while not (folder / END).exists():
         path = min(folder.glob("*.job"), default=None)
         if path is None:
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # for the next job; the process that sends them also ends this one
             continue
         job = Job.load(path)
         path.unlink()

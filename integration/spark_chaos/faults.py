@@ -254,6 +254,7 @@ def kill_broker(find: Callable[[Scene], int]) -> Play:
         index = find(scene)
         scene.stage.kafka.kill_node(index)
         scene.keeper.give_leave(_STRUCK)
+        # How long the broker is away is drawn: some clients are still trying, some have given up.
         time.sleep(scene.rng.uniform(0.0, 10.0))
         scene.stage.kafka.start_node(index)
         return _exact(scene)
@@ -285,6 +286,7 @@ def speculation(scene: Scene) -> End:
         return End(Count(0, 0, 0, len(scene.reads())), refusal=refusal)
     scene.keeper.await_arrival(_STRUCK)
     scene.keeper.await_arrival(_TWIN)
+    # Drawn: the first attempt goes on before the second is done, or after that.
     time.sleep(scene.rng.uniform(0.0, 1.0))
     scene.keeper.give_leave(_STRUCK)
     return _exact(scene)

@@ -85,9 +85,9 @@ class Gates:
             leave = self._path(gate, "leave")
             deadline = time.monotonic() + HELD_S
             while not leave.exists() and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S)  # leave is a file, as a process of Spark's can get no event
         elif gate.action == "sleep":
-            time.sleep(gate.seconds)
+            time.sleep(gate.seconds)  # what the gate is for
         elif gate.action == "raise":
             raise FaultError(f"the task fails, at {gate.event}")
 

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from tests.waiting import wait_until
 from txnproducer.cli import _core_coverage, _seed_pool, simulate
 from txnproducer.cli._core_coverage import Reached
 from txnproducer.cli.main import main
@@ -133,6 +134,14 @@ def test_a_violation_is_told_with_the_command_that_replays_it(monkeypatch):
     done = run("--seed", "42")
     assert done.exit_code == 1
     assert "txnproducer simulate --trace --seed 42   # committed: one is missing" in done.output
+
+
+def test_a_violation_of_the_whole_stack_is_replayed_there(monkeypatch):
+    monkeypatch.setattr(simulate, "IMPL", "python")
+    fake_pool(monkeypatch, Totals(seeds=1, requests=1, failures=[(42, "told", "one is missing")]))
+    done = run("--stack", "--seed", "42")
+    assert done.exit_code == 1
+    assert "txnproducer simulate --stack --trace --seed 42   # told: one is" in done.output
 
 
 @pytest.mark.parametrize(("seeds", "code"), [(999, 0), (1000, 1)])
@@ -287,7 +296,7 @@ def test_seeds_to_run_are_handed_out_side_by_side_and_only_once():
 
 def test_ctrl_c_tells_what_was_done_and_leaves_no_worker(monkeypatch, tmp_path):
     def slow(_):
-        threading.Event().wait(10)
+        threading.Event().wait(10)  # a worker that is not ended goes on after it
         (tmp_path / "went on").touch()
 
     def interrupted(*_):
@@ -313,14 +322,15 @@ def test_a_worker_that_is_killed_names_the_seeds_that_were_running(monkeypatch):
     assert "0 seeds, 0 requests" in done.output
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers in /proc")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="looks for the workers in /proc, which Linux has"
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_a_killed_command(number):
     command = [sys.executable, "-m", "txnproducer", "simulate", "--seeds", "100000", "--jobs", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while len(children.read_text().split()) < 2 and process.poll() is None:
-            pass
+        wait_until(lambda: len(children.read_text().split()) == 2 or process.poll() is not None)
         process.send_signal(number)
         # The workers have this pipe as well: it ends when the last of them does.
         process.communicate(timeout=60)

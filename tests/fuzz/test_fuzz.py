@@ -14,7 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(),
+    reason="reads the memory in use from /proc, which Linux has",
+)
 @pytest.mark.parametrize(("module", "count"), [("decoders", 100_000), ("producers", 1_000)])
 def test_a_damaged_answer_costs_no_more_than_its_connection(module: str, count: int) -> None:
     command = [sys.executable, "-m", f"tests.fuzz.{module}", "--count", str(count)]

@@ -631,7 +631,7 @@ class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
         assert len(calls) == 1
 
 
-@pytest.mark.skipif(compiled is None, reason="this installation has no compiled parts")
+@pytest.mark.skipif(compiled is None, reason="there are no compiled parts: `make env` makes them")
 class TestCompiledRecordBatchBuilder(RecordBatchBuilderTests):
     buffer_class = compiled
 

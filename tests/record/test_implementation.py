@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import needs_compiled
 from txnproducer._record import implementation
 from txnproducer.sim.apps.interrupts import COUNTED_MODULES
 
@@ -123,14 +124,16 @@ def why_nothing_can_be_compiled():
     """Return the tools that are missing for compiling, or nothing."""
     command, *_ = (sysconfig.get_config_var("CC") or "cc").split()
     if shutil.which(command) is None:
-        return f"there is no C compiler ({command})"
+        return f"there is no C compiler ({command}): install one, as gcc"
     header = Path(sysconfig.get_path("include")) / "Python.h"
-    return "" if header.exists() else f"there is no {header.name} of this interpreter"
+    if header.exists():
+        return ""
+    return f"there is no {header}: install the headers of this interpreter"
 
 
 @pytest.mark.skipif(
     os.environ.get("TXNPRODUCER_IMPL", "").strip().lower() == "python",
-    reason="this run was asked to be of the pure Python parts",
+    reason="TXNPRODUCER_IMPL=python asks for the pure Python parts",
 )
 @pytest.mark.skipif(bool(why_nothing_can_be_compiled()), reason=why_nothing_can_be_compiled())
 def test_a_run_of_these_tests_is_not_silently_of_the_python_parts():
@@ -184,7 +187,8 @@ def test_what_the_simulator_counts_calls_of_is_never_compiled():
 
 
 @pytest.mark.skipif(
-    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this interpreter has a GIL"
+    not sysconfig.get_config_var("Py_GIL_DISABLED"),
+    reason="needs a free-threaded interpreter, as python3.14t",
 )
 def test_importing_everything_leaves_the_gil_off():
     script = "import sys, txnproducer.testing; print(sys._is_gil_enabled())"
@@ -194,7 +198,7 @@ def test_importing_everything_leaves_the_gil_off():
     assert run.stdout == "False\n"
 
 
-@pytest.mark.skipif(implementation.IMPL != "cython", reason="this run is of the pure Python parts")
+@needs_compiled
 def test_what_is_compiled_as_it_stands_is_what_setup_py_lists():
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     interpreted = set() if has_gil else said_in_setup_py("READ_WITHOUT_LOCK")

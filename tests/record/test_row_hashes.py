@@ -19,7 +19,7 @@ from .strategies import BASE_MS
 from .test_rows import each_implementation, laid_out_columns, laid_out_rows, needs_compiled
 
 digest = pytest.importorskip(
-    "txnproducer.spark.ledger.digest", reason="xxhash is of the extra spark"
+    "txnproducer.spark.ledger.digest", reason="xxhash is not installed (extra `spark`)"
 )
 
 BY_CALL = RecordHash(digest.xxh3_128().of)

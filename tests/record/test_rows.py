@@ -25,7 +25,7 @@ except ImportError:
     compiled = None
 
 needs_compiled = pytest.mark.skipif(
-    compiled is None, reason="this installation has no compiled parts"
+    compiled is None, reason="there are no compiled parts: `make env` makes them"
 )
 LARGE = 10_000_000
 each_implementation = settings(unhurried, suppress_health_check=[HealthCheck.differing_executors])

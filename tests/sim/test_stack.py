@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from txnproducer._record.implementation import IMPL
 from txnproducer._wire.kept_threads import NAME
 from txnproducer.cli.main import main
+from txnproducer.sim import stack
 from txnproducer.sim.stack.baton import Baton, KilledError, StuckError, VirtualThread
 from txnproducer.sim.stack.campaign import KINDS, run_stack_seeds, stack_fingerprint
 from txnproducer.sim.stack.client_watch import ClientWatch
@@ -89,7 +91,7 @@ def test_a_run_leaves_no_thread():
 def test_a_run_that_is_stopped_by_a_violation_leaves_no_thread(monkeypatch):
     before = threading.active_count()
     run = StackRun(StackOptions.draw(2))
-    run.baton.call_after(2_000, lambda: run.judge.violate("told", "as an example"))
+    run.world.baton.call_after(2_000, lambda: run.judge.violate("told", "as an example"))
     assert run.run().violations == [("told", "as an example")]
     assert threading.active_count() == before
 
@@ -132,6 +134,13 @@ def test_the_command_refuses_the_compiled_parts():
 def test_the_platform_refuses_the_compiled_parts():
     with pytest.raises(RuntimeError, match="TXNPRODUCER_IMPL=python"):
         run_stack_seed(1)
+
+
+def test_no_part_of_a_run_knows_the_run():
+    # An import for types alone would make the same circle.
+    parts = set(Path(stack.__file__).parent.glob("*.py"))
+    knowing = {path.name for path in parts if "stack.run import" in path.read_text("utf-8")}
+    assert knowing == {"campaign.py"}
 
 
 # --- the baton ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from txnproducer.spark.ledger.digest import Digest
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.schema import RowReader
 
-pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LONG = "longer than what a view keeps beside its length"

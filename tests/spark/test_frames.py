@@ -13,8 +13,8 @@ from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.driver import frames
 from txnproducer.spark.errors import SinkError, StoppedError
 
-pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
-pyspark = pytest.importorskip("pyspark", reason="Spark is of the extra spark")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 
 class Cluster(FakeContext):

@@ -14,7 +14,7 @@ from txnproducer.spark.tasks import participant as module
 from txnproducer.spark.tasks import task_rows
 from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask
 
-pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
 IDENTITY = ProducerIdAndEpoch(1, 1)
 LEASE = TransactionLease("sink.batch", IDENTITY, True, (IDENTITY,))

@@ -12,7 +12,7 @@ from txnproducer.spark.rows import placing
 from txnproducer.spark.rows.placing import PLACE, PlaceFinder, own_batches, placed
 from txnproducer.spark.rows.spark_hash import numbers_by_hash, spark_hash
 
-pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
 KEYS = ["a", None, "", "a longer key", "ключ"]
 WANTED = [None if key is None else partition_for_key(key.encode(), 4) for key in KEYS]

@@ -18,8 +18,8 @@ from txnproducer.spark.options import OPTIONS, read_settings
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.schema import Record, RowReader, check_schema, to_record
 
-pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
-pyspark_sql = pytest.importorskip("pyspark.sql", reason="Spark is of the extra spark")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+pyspark_sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed (extra `spark`)")
 
 SERVERS = "127.0.0.1:9092"
 

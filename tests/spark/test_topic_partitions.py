@@ -14,7 +14,7 @@ from txnproducer.spark.rows.record_sources import RowRecords
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import TopicPartitions, partitions_of_topic
 
-pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
 LEDGER = Ledger("nowhere:9092", "sink", "topic", {})
 

@@ -11,7 +11,7 @@ import pytest
 from txnproducer.spark.errors import InputBrokenError
 from txnproducer.spark.rows.whole_input import check_input_is_whole
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 END_OF_STREAM = (-4).to_bytes(4, "big", signed=True)
 END_OF_DATA = (-1).to_bytes(4, "big", signed=True)
 

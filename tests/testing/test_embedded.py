@@ -31,7 +31,7 @@ text = open(sys.argv[-1]).read()
 port = int(re.search(r"(?<!_)PLAINTEXT://127.0.0.1:(\\d+)", text).group(1))
 server = socket.create_server(("127.0.0.1", port))
 print("listening", flush=True)
-time.sleep(60)
+time.sleep(60)  # until it is killed
 """
 
 
@@ -109,6 +109,7 @@ def test_a_broker_that_ends_is_told_with_the_end_of_its_log_which_is_kept(monkey
 
 
 def test_a_broker_that_never_listens_is_given_up_and_killed(monkeypatch):
+    # It runs much longer than the time to start, and opens no port.
     monkeypatch.setattr(FakeTools, "program", "import time; time.sleep(60)")
     kafka = EmbeddedKafka(startup_timeout=0.2)
     with pytest.raises(BrokerStartError, match=r"not ready within 0\.2 s"):

@@ -16,6 +16,7 @@ import warnings
 import pytest
 
 from tests.server.bench import Bench, init_request
+from tests.waiting import wait_until
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.transaction_coordinator import TransactionCoordinator
 from txnproducer._protocol.messages import ApiKey
@@ -38,13 +39,6 @@ def server():
 
 def is_running():
     return any(thread.name == THREAD for thread in threading.enumerate())
-
-
-def wait_until(is_so):
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 # --- time ------------------------------------------------------------------------------------
@@ -309,7 +303,7 @@ def test_calls_of_many_threads_are_all_made_also_at_the_end():
     assert len(kafka._cluster.topics) == 200
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timers")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")
 def test_a_signal_at_any_moment_of_a_call_leaves_the_cluster_whole(server):
     """As a time-out of pytest: its exception is raised in the wait for the loop's thread."""
 

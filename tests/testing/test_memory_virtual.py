@@ -7,12 +7,14 @@ import time
 
 import pytest
 
+from tests.needs import NO_COMPILED_PARTS
 from txnproducer._record.implementation import IMPL
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.testing import InMemoryKafka
 
 in_python = pytest.mark.skipif(
-    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
+    IMPL != "python",
+    reason="virtual time needs the parts in Python: run with TXNPRODUCER_IMPL=python",
 )
 
 
@@ -46,7 +48,7 @@ def test_time_stands_still_between_calls(kafka):
         with producer.transaction():
             producer.send("orders", b"1")
             producer.flush()
-            time.sleep(1.5)
+            time.sleep(1.5)  # longer than transaction_timeout_ms, by the real clock
     assert values(kafka) == [b"1"]
 
 
@@ -127,7 +129,7 @@ def test_no_port_is_opened(kafka):
         kafka.listen()
 
 
-@pytest.mark.skipif(IMPL == "python", reason="is about the compiled parts")
+@pytest.mark.skipif(IMPL == "python", reason=NO_COMPILED_PARTS)
 def test_the_compiled_parts_are_refused_with_the_way_out():
     with pytest.raises(RuntimeError, match="TXNPRODUCER_IMPL=python"):
         InMemoryKafka(clock="virtual")

@@ -8,15 +8,16 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from txnproducer.testing import BrokerStartError, PortInUseError, _process
 from txnproducer.testing._watcher import start_time
 
 HOST = "127.0.0.1"
+# Longer than any test: each ends only because a test ends it.
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 STUBBORN = [*SLEEPER[:4], f"{DEAF}; print('ready', flush=True); time.sleep(60)"]
@@ -38,15 +39,6 @@ def is_gone(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
-def wait_until(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def test_a_process_is_killed_by_its_id(tmp_path, watcher):
     process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
     assert process.is_running()
@@ -63,7 +55,7 @@ def test_a_process_that_is_asked_ends_by_itself(tmp_path, watcher):
 
 def test_a_process_that_does_not_listen_is_killed_after_its_time(tmp_path, watcher):
     process = _process.ManagedProcess(STUBBORN, tmp_path / "log", watcher)
-    assert wait_until(lambda: "ready" in process.log_tail())
+    wait_until(lambda: "ready" in process.log_tail())
     process.ask_to_end()
     assert not process.wait_or_kill(0.05)
     assert process.exit_code() == -signal.SIGKILL
@@ -87,11 +79,11 @@ print("ready", flush=True)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 def test_a_process_that_was_frozen_does_nothing_more(tmp_path, watcher):
     busy = [*SLEEPER[:4], BUSY]
     process = _process.ManagedProcess(busy, tmp_path / "log", watcher)
-    assert wait_until(lambda: "ready" in process.log_tail())
+    wait_until(lambda: "ready" in process.log_tail())
     states = set()
     for _ in range(20):
         process.pause()
@@ -119,9 +111,9 @@ OWNER = """
     watcher.remove_folder(folder)
     child = _process.ManagedProcess(eval(sys.argv[2]), folder / "log", watcher)
     if sys.argv[3] == "fork" and os.fork() == 0:
-        time.sleep(30)
+        time.sleep(30)  # the child outlives its parent, which is killed
     print(child.pid, flush=True)
-    time.sleep(60)
+    time.sleep(60)  # until it is killed
 """
 
 
@@ -141,8 +133,8 @@ def test_an_owner_killed_with_9_leaves_no_process_and_no_folder(tmp_path, varian
         assert not is_gone(child)
         owner.kill()
         owner.wait()
-        assert wait_until(lambda: is_gone(child))
-        assert wait_until(lambda: not folder.exists())
+        wait_until(lambda: is_gone(child))
+        wait_until(lambda: not folder.exists())
     finally:
         # The owner's forked child, in the owner's own process group.
         if variant == "fork":

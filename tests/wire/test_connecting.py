@@ -55,7 +55,7 @@ def drive() -> Iterator[Open]:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two authorities, and a broker's certificate of the first."""
-    trustme = pytest.importorskip("trustme", reason="makes the certificates of these tests")
+    trustme = pytest.importorskip("trustme", reason="trustme is not installed (extra `testing`)")
     folder = tmp_path_factory.mktemp("certificates")
     mine, other = trustme.CA(), trustme.CA()
     mine.cert_pem.write_to_path(folder / "ca.pem")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.needs import NO_COMPILED_PARTS
 from txnproducer._record.implementation import IMPL
 from txnproducer._sync.core_lock import new_loop_priority
 from txnproducer._wire import io_calls
@@ -23,7 +24,7 @@ def make_calls(name: str) -> Any:
     if name == "python":
         return io_calls.IoCalls()
     if not HAS_COMPILED:
-        pytest.skip("this run is of the pure Python parts")
+        pytest.skip(NO_COMPILED_PARTS)
     return import_module("txnproducer._wire._io_calls").IoCalls(new_loop_priority())
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.wire.client_driver import Driver, clock_ms
 from tests.wire.fake_broker import FakeBroker
 from txnproducer._protocol.events import Channel, ConnectionId
@@ -38,15 +38,8 @@ def run(threads: KeptThreads, job: Callable[[], object] = lambda: None) -> threa
         ran_on.append(threading.current_thread())
 
     threads.run(work)
-    wait_for(lambda: bool(ran_on))
+    wait_until(lambda: bool(ran_on))
     return ran_on[0]
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.001)
-    assert is_so()
 
 
 def forbid_threads(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +53,7 @@ def forbid_threads(patch: pytest.MonkeyPatch) -> None:
 
 def test_an_idle_thread_takes_the_next_job(threads: KeptThreads) -> None:
     first = run(threads)
-    wait_for(lambda: bool(threads._idle))
+    wait_until(lambda: bool(threads._idle))
     assert run(threads) is first
 
 
@@ -74,7 +67,7 @@ def test_a_job_does_not_wait_for_one_that_hangs(threads: KeptThreads) -> None:
 
 def test_a_thread_that_hangs_is_not_idle_though_it_was(threads: KeptThreads) -> None:
     run(threads)
-    wait_for(lambda: bool(threads._idle))
+    wait_until(lambda: bool(threads._idle))
     began, hangs = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -93,7 +86,7 @@ def test_a_job_that_was_promised_an_idle_thread_is_not_promised_again(
 ) -> None:
     """Between its notification and its waking a thread still counts as idle."""
     run(threads)
-    wait_for(lambda: bool(threads._idle))
+    wait_until(lambda: bool(threads._idle))
     hangs, ran = threading.Event(), threading.Event()
     with threads._changed:
         threads.run(lambda: hangs.wait(2 * PATIENCE_S))
@@ -113,7 +106,7 @@ def test_where_no_thread_can_be_started_a_kept_one_does_all_jobs(
         threads.run(partial(ran.append, number))
     assert not ran
     hangs.set()
-    wait_for(lambda: len(ran) == 3)
+    wait_until(lambda: len(ran) == 3)
     assert ran == [0, 1, 2]
 
 
@@ -126,7 +119,7 @@ def test_without_any_thread_the_caller_is_told(
         threads.run(has_run.set)
     monkeypatch.undo()
     run(threads)
-    wait_for(lambda: bool(threads._idle))
+    wait_until(lambda: bool(threads._idle))
     assert not has_run.is_set()
 
 
@@ -135,13 +128,13 @@ def test_two_idle_threads_are_kept_and_no_more(threads: KeptThreads) -> None:
     for _ in range(5):
         threads.run(lambda: hangs.wait(2 * PATIENCE_S))
     hangs.set()
-    wait_for(lambda: threads._count == 2)
+    wait_until(lambda: threads._count == 2)
     assert len(threads._idle) == 2
 
 
 def test_no_thread_is_left_when_they_are_closed(threads: KeptThreads) -> None:
     thread = run(threads)
-    wait_for(lambda: bool(threads._idle))
+    wait_until(lambda: bool(threads._idle))
     threads.close()
     assert not thread.is_alive()
 
@@ -155,7 +148,7 @@ def test_a_job_without_a_thread_is_dropped_when_they_are_closed(
     threads.run(lambda: pytest.fail("nobody waits for it"))
     threads.close()
     hangs.set()
-    wait_for(lambda: not threads._count)
+    wait_until(lambda: not threads._count)
 
 
 def test_a_client_connects_without_a_new_thread_once_it_has_connected(
@@ -169,7 +162,7 @@ def test_a_client_connects_without_a_new_thread_once_it_has_connected(
         assert broker.connections == 2
         before = threading.active_count()
         driver.close()
-        wait_for(lambda: threading.active_count() < before)
+        wait_until(lambda: threading.active_count() < before)
 
 
 @pytest.mark.parametrize("hangs_in", ["connect", "handshake"])
@@ -193,8 +186,8 @@ def test_in_a_hurry_an_attempt_that_hangs_makes_room_for_the_next(
         connector = driver.client._links[hanging].connector
         assert connector is not None
         if hangs_in == "handshake":
-            wait_for(lambda: "versions" in connector.doing)
-        wait_for(lambda: connector._sock is not None)
+            wait_until(lambda: "versions" in connector.doing)
+        wait_until(lambda: connector._sock is not None)
         forbid_threads(monkeypatch)
         driver.client.hurry()
         driver.until(lambda: driver.client.is_ready(SECOND, clock_ms()))
@@ -204,4 +197,4 @@ def test_in_a_hurry_an_attempt_that_hangs_makes_room_for_the_next(
         assert link.connector is not None
         assert link.connector.deadline_ms <= clock_ms() + 30_000 + 50
         driver.close()
-    wait_for(lambda: not any(t.name == "txnproducer-connect" for t in threading.enumerate()))
+    wait_until(lambda: not any(t.name == "txnproducer-connect" for t in threading.enumerate()))

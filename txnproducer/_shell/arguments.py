@@ -84,6 +84,7 @@ def check_headers(headers: Headers) -> tuple[Header, ...]:
         ValueError: a name or value cannot be encoded in UTF-8; the error names the header.
     """
     pairs: object = headers.items() if isinstance(headers, Mapping) else headers
+    # Both can be iterated over, and each character would be refused as a pair.
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
         raise TypeError(
             f"headers must be a mapping, or (name, value) pairs, not a {type(pairs).__name__}"
@@ -107,6 +108,7 @@ def _check_header(place: int, header: object) -> Header:
     if value is None or isinstance(value, bytes):
         return name, value
     if isinstance(value, bytearray | memoryview):
+        # A copy, since the caller may change the original before the record is sent.
         return name, bytes(value)
     raise TypeError(
         f"headers[{place}] ({name!r}): the value must be bytes, str or None, not"

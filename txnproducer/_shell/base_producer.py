@@ -74,6 +74,7 @@ class BaseProducer:
         self._open(config)
 
     def _open(self, config: ProducerConfig) -> None:
+        # First: if a line below raises, the producer refuses every call and can be finalized.
         self._refusal = refusals.not_open
         self._config = config
         self._max_block_s = config.max_block_ms / 1000
@@ -113,6 +114,8 @@ class BaseProducer:
         """
         if self._refusal is refusals.forked:
             raise self._refusal("read transaction_state")
+        # Without the lock: the warning of a finalizer shows the state, perhaps on a thread that
+        # has it.
         manager = self._core.transaction_manager
         return "UNINITIALIZED" if manager is None else manager.machine.state.name
 
@@ -155,6 +158,7 @@ class BaseProducer:
 
         Several producers can then end at the same time.
         """
+        # Also one that is closed: an interrupted `close` has left its thread at work.
         if self._refusal in (None, refusals.closed) and not self._io.has_ended:
             self._refuse(refusals.closed)
             self._io.initiate_close_at_exit()
@@ -289,6 +293,7 @@ class BaseProducer:
                     self._io.poke()
                     self._io.notify()
         except KafkaError as refusal:
+            # Without the lock, since this waits for the answer of the coordinator.
             raise self._explained(refusal) from refusal.__cause__
         if not self._wait_for_brokers(lambda: result.is_completed):
             tries = self._failed_tries(began_ns // 1_000_000)

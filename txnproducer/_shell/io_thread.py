@@ -152,11 +152,11 @@ class IoThread:
             self.refuse_in_callback()
         try:
             with self.lock:
-                self._waits.append(wait)
+                self._waits.append(wait)  # inside the `try`, which removes it after an interrupt
             return self._wait(wait, deadline)
         finally:
             with self.lock:
-                if wait in self._waits:
+                if wait in self._waits:  # an interrupt may have come before it was added
                     self._waits.remove(wait)
 
     def _wait(self, wait: WaitingThread, deadline: float) -> bool:
@@ -200,7 +200,7 @@ class IoThread:
 
     def initiate_close_at_exit(self) -> None:
         """Begin to end in good order within the few seconds of the interpreter's exit."""
-        self._client.hurry()
+        self._client.hurry()  # an attempt to connect that hangs could take all of them
         self.initiate_close()
 
     def close(self, timeout_s: float, forced_s: float | None = None) -> bool:
@@ -250,7 +250,7 @@ class IoThread:
             return
         # A core that cannot even be forced must not keep the thread (and the process) alive.
         self._must_stop = True
-        self._leaving.set()
+        self._leaving.set()  # the loop may be in the pause after a failed turn
         with self.lock:
             self.poke()
 
@@ -280,6 +280,7 @@ class IoThread:
 
     def _force(self) -> None:
         with self.lock:
+            # A core that is closed has ended in good order, and nothing is left to force.
             self._was_forced = self._was_forced or not self._driven.is_closed
             self._driven.force_close(self.platform.monotonic_ms())
             self.poke()
@@ -304,7 +305,7 @@ class IoThread:
                     timeout_ms = 0
                     self._leaving.wait(failed_turns.note(self.platform.monotonic_ms()))
         finally:
-            if not self._is_forked:
+            if not self._is_forked:  # in a fork the connections are the parent's
                 self._end()
 
     def _turn(self, timeout_ms: int) -> int | None:
@@ -316,7 +317,7 @@ class IoThread:
             self._compress(core)
         now_ms = self.platform.monotonic_ms()
         wake_ms = _LONGEST_POLL_MS
-        self.priority.take_first(self.lock)
+        self.priority.take_first(self.lock)  # not `with`: threads that only send give way to it
         try:
             self._is_polling = False
             for event in events:
@@ -338,7 +339,7 @@ class IoThread:
             self.lock.release()
         if batches:
             self.callbacks.run(core, batches, self.notify)
-            return 0
+            return 0  # no sleep: while the callbacks ran, a `poke` did not wake the loop
         return max(0, min(due_ms, wake_ms, _LONGEST_POLL_MS))
 
     def _compress(self, core: DrivenCore) -> None:

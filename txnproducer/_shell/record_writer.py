@@ -149,6 +149,7 @@ class RecordWriter(BaseProducer, _FastSender):
                 # the monotonic one.
                 timestamp_ms = self._platform.wall_clock_ms()
             core = self._core
+            # None for the handler below, if an interrupt ends the append before it returns.
             future = None
             try:
                 with self._lock:
@@ -164,6 +165,8 @@ class RecordWriter(BaseProducer, _FastSender):
                     )
                     if core.needs_wakeup:
                         self._io.poke()
+                        # After the poke: an interrupt between the two costs a second one, but no
+                        # wake-up.
                         core.needs_wakeup = False
                 if isinstance(future, AppendBlocked):
                     return self._send_later(
@@ -320,6 +323,7 @@ class RecordWriter(BaseProducer, _FastSender):
         while True:
             with self._lock:
                 self._check_not_overtaken("partitions_for")
+                # A topic that is known needs no wait, so a callback may ask for it.
                 if not self._core.knows_topic(topic):
                     self._io.refuse_in_callback()
                 now_ms = self._platform.monotonic_ms()

@@ -155,7 +155,7 @@ def offsets_lost_in_callback(error: BaseException) -> KafkaError:
 
 
 def waited_in_callback(topic: str) -> KafkaError:
-    """Return the error of a transaction whose delivery callback would have had to wait.
+    """Return the error of a transaction whose delivery callback could not send without waiting.
 
     Args:
         topic: the topic of the lost record.

@@ -94,6 +94,7 @@ def describe_transaction(
     try:
         io.start(inquiry)
         io.wait_until(lambda: inquiry.is_over, timeout_s)
+        # At once: a question has nothing that could end in good order.
         io.close(0)
     except BaseException:
         # Not `close`, which would wait for a thread that has not started, or is not in this fork.

@@ -63,6 +63,7 @@ def wait_for_brokers(
         return poll_while(lambda: ids_of_brokers(client), lambda ids: not expected(ids), timeout)
 
     ids = ask(bootstrap_servers, poll, timeout, **security)
+    # If the time has ended the wait, this is only the last answer.
     if not expected(ids):
         raise KafkaTimeoutError(f"{bootstrap_servers}: after {timeout:g} s the brokers are {ids}")
     return ids

@@ -140,6 +140,7 @@ def connect(
             # A proxy that the user names wins, since no broker may be reachable without it.
             **{"proxy_url": address, **security},
         )
+        # Called first, since such a stack runs backwards: the client ends before its connections.
         cleanup.callback(client.close)
         yield client
 
@@ -149,6 +150,7 @@ def our_errors(bootstrap_servers: str) -> Iterator[None]:
     """Turn the errors that kafka-python raises in a block into errors of this package."""
     try:
         yield
+    # Before its base class: this text names the most frequent causes.
     except kafka.errors.KafkaTimeoutError as error:
         # kafka-python tries again after a refused login or certificate until the time is over.
         raise KafkaTimeoutError(

@@ -24,6 +24,7 @@ def java_hash(text: str) -> int:
     units = text.encode("utf-16-be")
     value = 0
     for i in range(0, len(units), 2):
+        # Java's int has 32 bits and wraps around.
         value = (31 * value + int.from_bytes(units[i : i + 2])) & 0xFFFFFFFF
     return value - 0x100000000 if value >= 0x80000000 else value
 

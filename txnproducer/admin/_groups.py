@@ -73,6 +73,7 @@ def group_operations(
                 groups=list(group_ids), include_authorized_operations=True, max_version=5
             )
 
+        # On this client alone, which is closed after the question.
         client._describe_groups_request = request  # noqa: SLF001 - it has no such option
         described: dict[str, Any] = client.describe_groups(names)
         return described
@@ -159,6 +160,7 @@ def committed_offsets(
             TopicPartition(place.topic, place.partition): OffsetAndMetadata(
                 one.offset,
                 one.metadata or "",
+                # -1 stands for an unknown epoch in the protocol (KIP-320).
                 -1 if one.leader_epoch is None else one.leader_epoch,
             )
             for place, one in offsets.items()

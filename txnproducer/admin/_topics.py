@@ -135,6 +135,7 @@ def leader_of(
         KafkaError: The cluster refused.
     """
     leaders = leaders_of(bootstrap_servers, topic, timeout, security)
+    # A missing partition must not look like one without a leader, which may get one soon.
     if partition not in leaders:
         raise UnknownTopicOrPartitionError(f"topic {topic} has no partition {partition}")
     return leaders[partition]

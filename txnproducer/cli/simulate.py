@@ -140,7 +140,9 @@ def command(
     to_run = SeedsToRun(first, noted.seeds)
     run = _stack().run_stack_seeds if stack else None
     pool = SeedPool(to_run, totals, file, seeds=seeds, requests=requests, jobs=jobs, run=run)
-    _run_and_report(pool, totals)
+    # With --stack: without it the same seed is another run, of the core.
+    replay = "simulate --stack --trace" if stack else "simulate --trace"
+    _run_and_report(pool, totals, replay)
     is_good = _judge(totals, _stack().KINDS if stack else None)
     if coverage_seeds:
         # Not `and`: the branches are counted, and shown, even if a seed has failed.
@@ -203,8 +205,14 @@ def _show_violations(violations: Iterable[tuple[str, str]]) -> int:
 # --- many seeds ---------------------------------------------------------------------------------
 
 
-def _run_and_report(pool: SeedPool, totals: Totals) -> None:
-    """Run the seeds, and report the finished ones even after an interruption."""
+def _run_and_report(pool: SeedPool, totals: Totals, replay: str) -> None:
+    """Run the seeds, and report the finished ones even after an interruption.
+
+    Args:
+        pool: runs the seeds.
+        totals: their results.
+        replay: the command that shows a seed again.
+    """
     seeds, requests = totals.seeds, totals.requests
     began = time.monotonic()
     try:
@@ -220,7 +228,7 @@ def _run_and_report(pool: SeedPool, totals: Totals) -> None:
         if seeds:
             work = _work(totals.seeds, totals.requests, totals.seconds)
             click.echo(f"in all sittings {work} of one process")
-        _report_failures(totals)
+        _report_failures(totals, replay)
 
 
 def _report_skipped_lines(noted: Noted) -> None:
@@ -280,12 +288,12 @@ def _work(seeds: int, requests: int, seconds: float) -> str:
     )
 
 
-def _report_failures(totals: Totals) -> None:
+def _report_failures(totals: Totals, replay: str) -> None:
     if not totals.failures:
         click.echo("no violation")
         return
     click.echo(f"{len(totals.failures):,} seeds with a violation:", err=True)
     for seed, checker, text in totals.failures[:_MOST_FAILURES_SHOWN]:
-        click.echo(f"  txnproducer simulate --trace --seed {seed}   # {checker}: {text}", err=True)
+        click.echo(f"  txnproducer {replay} --seed {seed}   # {checker}: {text}", err=True)
     if len(totals.failures) >= ENOUGH_FAILURES:
         click.echo("so many that no more seeds were run", err=True)

@@ -100,6 +100,7 @@ def _groups(chunks: Iterable[Any]) -> Iterator[list[Any]]:
             yield group
             group, rows, size_bytes = [], 0, 0
         group.append(chunk)
+        # A large chunk fills its group: the next chunk begins another one.
         rows += len(chunk) if is_small else _ENOUGH_ROWS
         size_bytes += chunk_bytes
     yield group
@@ -126,6 +127,7 @@ def pieces(column: Any, spans: Iterable[tuple[int, int]]) -> Iterator[Any]:
     chunk: Any = None
     begin = end = 0
     for start, stop in spans:
+        # A loop, since chunks may be empty.
         while start >= end:
             chunk = next(chunks)
             begin, end = end, end + len(chunk)

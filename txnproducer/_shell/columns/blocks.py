@@ -141,6 +141,7 @@ def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[B
             f" {way_out}"
         )
     unknown = sorted(set(names) - set(_ARROW_COLUMNS))
+    # Arrow allows a name twice, and then finds neither column by it.
     if unknown or "value" not in names or len(set(names)) != len(names):
         problem = f"has {', '.join(map(repr, unknown))}" if unknown else f"has {names}"
         raise ValueError(
@@ -183,6 +184,7 @@ def _blocks(
     spans = _spans(count, (values, keys))
     value_parts = _parts(values, spans)
     key_parts = repeat(None) if keys is None else _parts(keys, spans)
+    # Not strict, since the keys of a call without keys do not end.
     for (start, stop), some_values, some_keys in zip(spans, value_parts, key_parts, strict=False):
         rows = Rows(
             stop - start,
@@ -249,6 +251,7 @@ def _to_bytes(name: str, row: int, item: Any, serializer: Serializer | None) -> 
 
 
 def _length(name: str, column: Any) -> int:
+    # These have a length as well, but their items are no rows.
     if isinstance(column, str | bytes | bytearray | dict | set) or not hasattr(column, "__len__"):
         raise TypeError(
             f"{name} must be a list, a NumPy array or an Arrow array with a row per record, not"

@@ -93,6 +93,7 @@ class RowSorter:
             with self._io.lock:
                 choice = placer.choose(topic, is_first=not placed)
             if choice is None:
+                # Without the lock: this asks the cluster for the topic, and waits.
                 partitions_for(topic)
                 continue
             partition, room_bytes = choice

@@ -97,10 +97,12 @@ def _integers(name: str, column: Any, missing: int, kind: str) -> array[int]:
 
 def _plain_integers(column: Any) -> array[int] | None:
     """Return a list of valid numbers as an array, or None if it needs a look at each item."""
+    # The exact types: `True` is an int as well.
     if type(column) not in (list, tuple) or set(map(type, column)) != {int}:
         return None
     try:
         numbers = array("q", column)
+    # The look at each item names the one that is too large.
     except OverflowError:
         return None
     return numbers if min(numbers) >= 0 else None
@@ -213,6 +215,7 @@ def _numpy_integers(name: str, column: Any, kind: str) -> array[int]:
         column = _numpy_milliseconds(name, column)
     elif column.ndim != 1 or column.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")
+    # The conversion below would make a negative number of it.
     elif column.dtype.kind == "u" and (column > MAX_INT64).any():
         raise ValueError(f"{name} has a number that is too large: {column.max()}")
     numbers = array("q")

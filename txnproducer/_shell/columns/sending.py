@@ -134,6 +134,7 @@ class RowSender:
         while runs:
             run = runs.popleft()
             call.future.add(self._append(call, run), run.order, first_row)
+            # Only after the future has noted the rows: an interrupt before leaves them in doubt.
             call.is_in_doubt = False
             if run.next < run.stop:
                 runs.append(run)

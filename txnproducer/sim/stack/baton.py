@@ -62,6 +62,7 @@ class VirtualThread(threading.Thread):
     """
 
     def __init__(self, baton: Baton, target: Callable[[], object], name: str) -> None:
+        # A daemon: a thread that never gets the baton must not keep the process alive.
         super().__init__(name=name, daemon=True)
         self._baton = baton
         self._work = target
@@ -69,6 +70,7 @@ class VirtualThread(threading.Thread):
 
     def start(self) -> None:
         """Let the thread run, some time from now on."""
+        # By its starter: if it enrolled itself, the order of the turns would be up to the system.
         self._baton.enroll(self.turn)
         super().start()
 
@@ -78,6 +80,7 @@ class VirtualThread(threading.Thread):
         try:
             self.turn.raise_if_killed()
             self._work()
+        # The end of its process is no failure of the thread.
         except KilledError:
             pass
         except BaseException as error:  # noqa: BLE001 - no thread's end may be missed
@@ -111,6 +114,7 @@ class Turn:
     def __init__(self, thread: threading.Thread, process: str) -> None:
         self.thread = thread
         self.process = process
+        # A semaphore, since the baton may be passed to a thread before it waits for it.
         self.go = threading.Semaphore(0)
         self.is_ready: Callable[[], bool] = _always
         self.until_ns: float = math.inf
@@ -177,6 +181,7 @@ class Baton:
 
     def call_after(self, delay_ms: float, action: Callable[[], None]) -> None:
         """Schedule an event. It runs on the thread that lets time pass."""
+        # Events of one moment run in the order of their planning. Functions cannot be compared.
         self._order += 1
         due_ns = self.now_ns + round(delay_ms * NS_PER_MS)
         heapq.heappush(self._events, (due_ns, self._order, action))
@@ -211,6 +216,7 @@ class Baton:
     def leave(self, turn: Turn) -> None:
         """End a thread's part, and pass the baton on without waiting for it again."""
         turn.is_over = True
+        # Before the next one is chosen: otherwise it could be this thread, which never goes on.
         self._turns.remove(turn)
         self._give(self._following())
 
@@ -219,6 +225,7 @@ class Baton:
         for turn in self._turns:
             if turn.process == process:
                 turn.is_killed = True
+                # It may wait without a limit, and has to go on in order to raise.
                 turn.is_ready = _always
 
     def interrupt(self, thread: threading.Thread, error: BaseException) -> None:
@@ -237,11 +244,13 @@ class Baton:
             is_ready: cheap and without side effects.
             timeout_s: in seconds; None or a negative number for no limit.
         """
+        # A thread from outside has no turn: it would wait in the place of the one that runs.
         self.check_thread()
         turn = self._running
         turn.raise_if_killed()
         turn.is_ready = is_ready
         turn.until_ns = math.inf
+        # A lock that is taken without a limit has the time-out -1.
         if timeout_s is not None and timeout_s >= 0:
             turn.until_ns = self.now_ns + timeout_s * NS_PER_S
         following = self._following()
@@ -253,6 +262,7 @@ class Baton:
         if error is not None:
             raise error
         turn.raise_if_killed()
+        # Asked again, since the time may have ended the wait.
         return is_ready()
 
     def check_thread(self) -> None:
@@ -273,6 +283,7 @@ class Baton:
 
     def may_switch(self) -> None:
         """Give the baton away, perhaps, although the thread can go on."""
+        # Also without a switch: a killed process makes no further call of the system.
         self._running.raise_if_killed()
         if self._rng.random() >= self._switch_rate:
             return
@@ -297,6 +308,7 @@ class Baton:
         try:
             return self._next()
         except StuckError as error:
+            # Whichever thread finds it, the error has to end the run, and the first one runs that.
             self._first.error = error
             return self._first
         finally:
@@ -310,6 +322,7 @@ class Baton:
             if ready:
                 self._stalled += 1
                 if self._stalled > _SPINNING:
+                    # From zero again, since the end of the run's threads takes hand-overs too.
                     self._stalled = 0
                     raise StuckError(f"{[t.thread.name for t in ready]} go on without a pause")
                 return ready[0] if len(ready) == 1 else self._rng.choice(ready)
@@ -324,6 +337,7 @@ class Baton:
                 waiting = [t.thread.name for t in self._turns]
                 raise StuckError(f"{waiting} wait without a limit, and nothing can wake them")
             timer_ns = self._timers.next_event_ms() * NS_PER_MS
+            # Rounded up: before the end of a wait no thread can go on, and time would stand.
             self.now_ns = max(self.now_ns, math.ceil(min(due, timer_ns)))
 
     def _run_due(self) -> None:

@@ -11,14 +11,13 @@ import random
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from txnproducer.errors import KafkaError
+from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.baton import Baton
-
-if TYPE_CHECKING:
-    from txnproducer.producer import TransactionalProducer
-    from txnproducer.sim.stack.run import StackRun
+from txnproducer.sim.stack.judge import StackJudge
+from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["FORCED_MS", "InterruptError", "ServiceCalls"]
 
@@ -39,7 +38,8 @@ class ServiceCalls:
     """See the module.
 
     Args:
-        run: the run of the service.
+        world: of the service.
+        judge: of the calls.
         name: the service's.
         rng: draws the faults.
 
@@ -47,23 +47,26 @@ class ServiceCalls:
         producer: may be closed on another thread while a call is under way; None for none.
     """
 
-    def __init__(self, run: StackRun, name: str, rng: random.Random) -> None:
-        self._run = run
+    def __init__(
+        self, world: StackWorld, judge: StackJudge, name: str, rng: random.Random
+    ) -> None:
+        self._world = world
+        self._judge = judge
         self._name = name
         self._rng = rng
         self.producer: TransactionalProducer | None = None
 
     def strikes(self, fault: str) -> bool:
         """Return whether a fault happens here."""
-        rates = self._run.options.call_rates
-        if self._run.is_ending or fault not in rates or self._rng.random() >= rates[fault]:
+        rates = self._world.options.call_rates
+        if self._world.is_healed or fault not in rates or self._rng.random() >= rates[fault]:
             return False
-        self._run.events.counts[fault] += 1
+        self._world.counts[fault] += 1
         return True
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        self._run.baton.wait(lambda: False, seconds)
+        self._world.baton.wait(lambda: False, seconds)
 
     def call(
         self, name: str, limit_ms: float, call: Callable[[], Any]
@@ -75,17 +78,17 @@ class ServiceCalls:
             limit_ms: how long it may take.
             call: the call.
         """
-        run = self._run
-        run.trace(f"{self._name}: {name}")
+        self._world.trace(f"{self._name}: {name}")
         if name != "send":  # of which there are too many
             self._close_on_another_thread()
-        begin = run.judge.begun()
+        begin = self._judge.begun()
         result, error = None, None
         try:
             result = self._interrupted(call)
+        # Not the end of the process or of the run, which have to end the thread.
         except (KafkaError, InterruptError, ValueError, TypeError) as raised:
             error = raised
-        run.judge.returned(self._name, name, begin, limit_ms, error)
+        self._judge.returned(self._name, name, begin, limit_ms, error)
         return result, error
 
     def repeat(self, name: str, call: Callable[[], Any]) -> BaseException | None:
@@ -93,12 +96,13 @@ class ServiceCalls:
         calls = 0
         while True:
             calls += 1
-            _, error = self.call(name, self._run.max_block_ms, call)
+            _, error = self.call(name, self._world.max_block_ms, call)
+            # An interrupt ends only the wait: the same call, made again, waits for the same end.
             if isinstance(error, InterruptError):
                 continue
             if not (isinstance(error, KafkaError) and error.recovery == "resume"):
                 return error
-            if not self._run.is_ending and calls >= _PATIENCE:
+            if not self._world.is_healed and calls >= _PATIENCE:
                 return error
 
     def _close_on_another_thread(self) -> None:
@@ -106,35 +110,38 @@ class ServiceCalls:
         producer = self.producer
         if producer is None or not self.strikes("close on another thread"):
             return
-        run, rng = self._run, self._rng
+        world, judge, rng = self._world, self._judge, self._rng
         timeout = rng.choice((None, 0.0))
         delay_s = rng.choice((0.0, 0.0, 10 ** rng.uniform(-4, 0.5)))
 
         def close() -> None:
             self.sleep(delay_s)
-            begin = run.judge.begun()
+            begin = judge.begun()
+            # Not guarded: it raises nothing, and the judge finds an exception that ends a thread.
             producer.close(timeout)
-            limit_ms = run.delivery_ms if timeout is None else 0
-            run.judge.returned(self._name, "close", begin, limit_ms + FORCED_MS, None)
+            limit_ms = world.delivery_ms if timeout is None else 0
+            judge.returned(self._name, "close", begin, limit_ms + FORCED_MS, None)
 
-        run.platform.thread(close, f"{self._name}-closer").start()
+        world.platform.thread(close, f"{self._name}-closer").start()
 
     def _interrupted(self, call: Callable[[], Any]) -> Any:
         if self.strikes("interrupt at a wait"):
+            # Each order of magnitude as often, since most calls are short.
             return self._interrupted_later(call, 10 ** self._rng.uniform(-1, 3.5))
         if self.strikes("interrupt at a call"):
             # A short call has few.
             number = int(_MOST_INNER_CALLS ** self._rng.random()) - 1
-            return _interrupted_inside(call, number, self._run.baton)
+            return _interrupted_inside(call, number, self._world.baton)
         return call()
 
     def _interrupted_later(self, call: Callable[[], Any], delay_ms: float) -> Any:
         """Make a call, and raise in it where it waits after a time."""
-        baton = self._run.baton
+        baton = self._world.baton
         thread = baton.current
         is_under_way = [True]
 
         def interrupt() -> None:
+            # Between two calls nothing would handle it.
             if is_under_way:
                 baton.interrupt(thread, InterruptError())
 
@@ -160,6 +167,7 @@ def _interrupted_inside(call: Callable[[], Any], number: int, baton: Baton) -> A
         if _PACKAGE in code.co_filename and _SIMULATOR not in code.co_filename:
             left[0] -= 1
             if left[0] < 0:
+                # Before the raise, since a signal comes once.
                 sys.settrace(before)
                 raise InterruptError
 

@@ -49,9 +49,11 @@ def run_stack_seeds(seeds: Iterable[int]) -> Totals:
                     round(result.virtual_s * 1000),
                     result.claims,
                     result.faults,
+                    # The first one, which ends the run: others are mostly its consequences.
                     [(seed, *violation) for violation in result.violations[:1]],
                 )
             )
+            # Between two runs: a finalizer of this one must not run in the next.
             gc.collect()
     finally:
         if was_enabled:

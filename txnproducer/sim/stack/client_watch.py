@@ -49,6 +49,7 @@ class _Attempt:
             hopeless_ms = self.began_ms + longest_ms
             return hopeless_ms if hopeless_ms <= now_ms else None
         closed = [sock.closed_ms for sock in self.sockets]
+        # While one socket is open, the attempt is under way or has succeeded.
         known = [each for each in closed if each is not None]
         return max(known) if known and len(known) == len(closed) else None
 
@@ -88,12 +89,15 @@ class ClientWatch:
         """Note an attempt to connect."""
         if thread.name != NAME:
             return  # a question why the peer has closed a connection is no attempt
+        # Before this attempt is noted, since it ends the pause.
         self.judge_pause(now_ms)
+        # A kept thread makes one attempt after another: its newest one gets the sockets.
         attempt = self._open[thread] = _Attempt(now_ms)
         self._attempts.append(attempt)
 
     def look_up_ends(self, thread: threading.Thread, now_ms: int, *, is_found: bool) -> None:
         """Note the result of a look-up."""
+        # None for a question why a peer has closed a connection, which was not noted.
         attempt = self._open.get(thread)
         if attempt is not None:
             attempt.is_looked_up = is_found
@@ -116,6 +120,7 @@ class ClientWatch:
         count = len(self._attempts)
         longest_ms = self._longest_ms("socket_connection_setup_timeout", count) + _GRACE_MS
         ends = [each.end_ms(longest_ms, now_ms) for each in self._attempts]
+        # While an attempt is under way, there is no pause.
         if None in ends:
             return
         pause_ms = now_ms - max(each for each in ends if each is not None)
@@ -132,6 +137,7 @@ class ClientWatch:
     def _longest_ms(self, setting: str, times: int) -> int:
         first_ms: int = self._settings[f"{setting}_ms"]
         most_ms: int = self._settings[f"{setting}_max_ms"]
+        # Twenty doublings exceed every limit. More would only make the number longer.
         return round(_JITTER * min(first_ms << min(times, 20), most_ms))
 
     # --- connections ----------------------------------------------------------------------------

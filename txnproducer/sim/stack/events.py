@@ -6,11 +6,10 @@ Owns: when each happens, and its end. Must not know: the work of services.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from txnproducer._broker.handlers import handle
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
@@ -19,11 +18,9 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.baton import NS_PER_S
 from txnproducer.sim.stack.options import PARTITIONS, TOPIC
+from txnproducer.sim.stack.world import StackWorld
 
-if TYPE_CHECKING:
-    from txnproducer.sim.stack.run import StackRun
-
-__all__ = ["ClusterEvents"]
+__all__ = ["ClusterEvents", "Processes"]
 
 _TIMEOUT_MS: Final = 60_000
 # The errors that a broker may give at any time, and that have no effect.
@@ -52,22 +49,33 @@ _REFUSALS: Final[Mapping[ApiKey, tuple[ErrorCode, ...]]] = {
 }
 
 
+class Processes(Protocol):
+    """The processes of the services, of which an event kills one."""
+
+    @property
+    def process_names(self) -> list[str]:
+        """The names of those that run."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """Kill a process and start it again."""
+        ...
+
+
 class ClusterEvents:
     """See the module.
 
     Args:
-        run: the run that they happen to.
+        world: the world that they happen to.
+        processes: of the services.
         rng: draws them.
-
-    Attributes:
-        counts: how often each has happened.
     """
 
-    def __init__(self, run: StackRun, rng: random.Random) -> None:
-        self._run = run
+    def __init__(self, world: StackWorld, processes: Processes, rng: random.Random) -> None:
+        self._world = world
+        self._processes = processes
         self._rng = rng
         self._is_over = False
-        self.counts: Counter[str] = Counter()
         self._actions: Mapping[str, Callable[[], None]] = {
             "stop a broker": self._stop_broker,
             "move a leader": self._move_leader,
@@ -85,57 +93,61 @@ class ClusterEvents:
 
     def start(self) -> None:
         """Begin."""
-        for name in self._run.options.event_s:
+        for name in self._world.options.event_s:
             self._plan(name)
 
     def heal(self) -> None:
         """End all faults of brokers."""
         self._is_over = True
-        for node_id in self._run.cluster.nodes:
+        for node_id in self._world.cluster.nodes:
             self._start_broker(node_id)
-        if self._run.options.users:
-            self._run.network.users = self._run.users
+        # The end of a refusal of logins may still be to come.
+        if self._world.options.users:
+            self._world.network.users = self._world.users
 
     def _plan(self, name: str) -> None:
-        pause_s = self._rng.expovariate(1 / self._run.options.event_s[name])
-        self._run.baton.call_after(pause_s * 1000, partial(self._happen, name))
+        pause_s = self._rng.expovariate(1 / self._world.options.event_s[name])
+        self._world.baton.call_after(pause_s * 1000, partial(self._happen, name))
 
     def _happen(self, name: str) -> None:
+        # The baton takes no event back: those that are planned still come when all is over.
         if self._is_over:
             return
-        self._run.trace(f"event: {name}")
-        self.counts[name] += 1
+        self._world.trace(f"event: {name}")
+        self._world.counts[name] += 1
         self._actions[name]()
         self._plan(name)
 
     @property
     def _now_ms(self) -> int:
-        return self._run.baton.now_ms
+        return self._world.baton.now_ms
 
     # --- brokers --------------------------------------------------------------------------------
 
     def _stop_broker(self) -> None:
-        cluster = self._run.cluster
+        cluster = self._world.cluster
         node_id = self._rng.randrange(len(cluster.nodes))
+        # It is down, and its start is planned already.
         if not cluster.is_up(node_id):
             return
         cluster.stop_node(node_id, self._now_ms)
-        self._run.network.cut(node_id)
-        self._run.baton.call_after(
+        self._world.network.cut(node_id)
+        self._world.baton.call_after(
             self._rng.uniform(100, 8_000), partial(self._start_broker, node_id)
         )
 
     def _start_broker(self, node_id: int) -> None:
-        if not self._run.cluster.is_up(node_id):
-            self._run.cluster.start_node(node_id, self._now_ms)
+        # The end of the faults may have started it before.
+        if not self._world.cluster.is_up(node_id):
+            self._world.cluster.start_node(node_id, self._now_ms)
 
     def _move_leader(self) -> None:
-        cluster = self._run.cluster
+        cluster = self._world.cluster
         place = TopicPartition(TOPIC, self._rng.randrange(PARTITIONS))
         cluster.move_partition(place, self._rng.randrange(len(cluster.nodes)), self._now_ms)
 
     def _move_coordinator(self) -> None:
-        cluster, rng = self._run.cluster, self._rng
+        cluster, rng = self._world.cluster, self._rng
         cluster.move_coordinator(
             rng.choice(tuple(CoordinatorType)),
             rng.randrange(cluster.options.coordinator_count),
@@ -146,7 +158,7 @@ class ClusterEvents:
     # --- transactions ---------------------------------------------------------------------------
 
     def _time_out(self) -> None:
-        cluster = self._run.cluster
+        cluster = self._world.cluster
         if cluster.open_transactions:
             name = self._rng.choice(sorted(cluster.open_transactions))
             coordinator = cluster.transaction_coordinator(name)
@@ -156,9 +168,10 @@ class ClusterEvents:
                 coordinator.fence(known, self._now_ms)
 
     def _fence(self) -> None:
-        cluster = self._run.cluster
-        name = f"id-{self._rng.randrange(self._run.options.services)}"
+        cluster = self._world.cluster
+        name = f"id-{self._rng.randrange(self._world.options.services)}"
         node_id = cluster.coordinator_node(CoordinatorType.TRANSACTION, name)
+        # Straight to the model: the caller is no process of the run, and has no connection.
         handle(cluster, node_id, InitProducerIdRequest(name, _TIMEOUT_MS), self._now_ms)
 
     # --- requests -------------------------------------------------------------------------------
@@ -166,33 +179,36 @@ class ClusterEvents:
     def _refuse(self) -> None:
         api = self._rng.choice(tuple(_REFUSALS))
         code = self._rng.choice(_REFUSALS[api])
-        self._run.network.script.add(api, Fault(ScriptedFault.REFUSED, code=code))
+        self._world.network.script.add(api, Fault(ScriptedFault.REFUSED, code=code))
 
     def _script(self, kind: ScriptedFault) -> None:
         api = self._rng.choice((*_REFUSALS, ApiKey.METADATA))
         delay_ms = round(self._rng.uniform(10, 8_000))
-        self._run.network.script.add(api, Fault(kind, delay_ms=delay_ms))
+        self._world.network.script.add(api, Fault(kind, delay_ms=delay_ms))
 
     def _refuse_logins(self) -> None:
-        run = self._run
-        if not run.options.users:
+        world = self._world
+        if not world.options.users:
             return
-        run.network.users = replace(run.users, passwords={"user": "another"})
-        run.baton.call_after(self._rng.uniform(100, 3_000), self._accept_logins)
+        world.network.users = replace(world.users, passwords={"user": "another"})
+        world.baton.call_after(self._rng.uniform(100, 3_000), self._accept_logins)
 
     def _accept_logins(self) -> None:
-        self._run.network.users = self._run.users
+        self._world.network.users = self._world.users
 
     # --- processes ------------------------------------------------------------------------------
 
     def _kill(self) -> None:
         # Not the process whose thread lets the time pass right now: it is in the midst of a call.
-        alive = [s for s in self._run.services if s.name != self._run.baton.process]
+        running = self._world.baton.process
+        alive = [name for name in self._processes.process_names if name != running]
         if alive:
-            self._run.kill(self._rng.choice(alive))
+            self._processes.kill(self._rng.choice(alive))
 
     def _jump(self) -> None:
         """Let the clocks of processes jump, as after the pause of a machine."""
         jump_ms = round(10 ** self._rng.uniform(1, 4.5))
-        self._run.baton.now_ns += jump_ms * NS_PER_S // 1000
-        self._run.jumped_ms += jump_ms
+        # The events and time-outs of the time between are due at once, as after such a pause.
+        self._world.baton.now_ns += jump_ms * NS_PER_S // 1000
+        # The judge takes it off the time of each call that is under way.
+        self._world.jumped_ms += jump_ms

@@ -98,17 +98,20 @@ class ConnectionFaults:
 
 
 def _truncated(frame: bytes, rng: random.Random) -> bytes:
+    # With its number, so that the client takes it for its answer and begins to decode.
     body = frame[4 : 8 + rng.randrange(max(1, len(frame) - 8))]
     return len(body).to_bytes(4, "big") + body
 
 
 def _wrong_size(frame: bytes, rng: random.Random) -> bytes:
+    # Impossible or too large. Any size between could make a valid answer of other bytes.
     return (
         rng.choice((-1, 0, 3, 2**31 - 1, 200 * 2**20)).to_bytes(4, "big", signed=True) + frame[4:]
     )
 
 
 def _wrong_number(frame: bytes, rng: random.Random) -> bytes:
+    # One more is the number of the next request, which may be in flight as well.
     number = int.from_bytes(frame[4:8], "big") + rng.choice((1, 7, 2**30))
     return frame[:4] + number.to_bytes(4, "big") + frame[8:]
 
@@ -164,6 +167,7 @@ class ByteFaults:
             rng.choice(tuple(Ending)),
             # As often in the handshake as later.
             int(_MOST_CUT_AT ** rng.random()),
+            # The first answers are those of the handshake.
             rng.randrange(_MOST_ANSWERS) if rng.random() < 0.7 else rng.randrange(3),
             has_sessions and rng.random() < 0.3,
             rng.uniform(50, 20_000) if kind is ByteFault.SLOW_CONNECT else rng.uniform(5, 3_000),
@@ -171,12 +175,14 @@ class ByteFaults:
 
     def piece(self, size: int) -> int:
         """Return how many of so many bytes one call of a socket moves."""
+        # At the end of a stream there are no bytes to divide.
         return self.rng.randint(1, size) if size and self.strikes(ByteFault.PIECES) else size
 
 
 _OF_A_CONNECTION: Final = tuple(
     kind
     for kind in ByteFault
+    # These are drawn at each look-up, and at each call of a socket.
     if kind
     not in (
         ByteFault.LOOK_UP_FAILS,

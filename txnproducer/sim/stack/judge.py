@@ -18,17 +18,16 @@ Must not know: the work of services, the faults.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.judges.log_judge import LogJudge
 from txnproducer.sim.stack.baton import KilledError
+from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt, CallbackError
-
-if TYPE_CHECKING:
-    from txnproducer.producer import TransactionalProducer
-    from txnproducer.sim.stack.run import StackRun
 
 __all__ = ["PROOFS", "CallBegin", "StackJudge"]
 
@@ -79,26 +78,26 @@ class StackJudge:
     """See the module.
 
     Args:
-        run: the run to judge.
+        world: of the run to judge.
     """
 
-    def __init__(self, run: StackRun) -> None:
-        self._run = run
-        self._history = run.history
+    def __init__(self, world: StackWorld) -> None:
+        self._world = world
 
     # --- while it runs --------------------------------------------------------------------------
 
     def begun(self) -> CallBegin:
         """Note the begin of a call."""
-        run, is_calm = self._run, self._is_calm
-        is_undisturbed = is_calm or run.options.is_undisturbed
-        return CallBegin(run.baton.now_ms, run.jumped_ms, is_calm, is_undisturbed)
+        # Asked at the begin: a call that began among faults may suffer from them after their end.
+        world, is_calm = self._world, self._is_calm
+        is_undisturbed = is_calm or world.options.is_undisturbed
+        return CallBegin(world.baton.now_ms, world.jumped_ms, is_calm, is_undisturbed)
 
     @property
     def _is_calm(self) -> bool:
-        run = self._run
-        return run.options.is_calm or (
-            run.is_ending and run.baton.now_ms >= run.healed_ms + _SETTLED_MS
+        world = self._world
+        return world.options.is_calm or (
+            world.is_healed and world.baton.now_ms >= world.healed_ms + _SETTLED_MS
         )
 
     def returned(
@@ -113,13 +112,14 @@ class StackJudge:
             limit_ms: how long it may take.
             error: that it raised, if it did.
         """
-        run = self._run
-        took_ms = run.baton.now_ms - begin.at_ms - (run.jumped_ms - begin.jumped_ms)
-        run.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
+        world = self._world
+        # Without the jumps of the clocks: no call can be quick while the machine stands still.
+        took_ms = world.baton.now_ms - begin.at_ms - (world.jumped_ms - begin.jumped_ms)
+        world.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
         if took_ms > limit_ms + _MOMENT_MS:
             self.violate("hangs", f"{who}: {call} took {took_ms} ms, and may take {limit_ms}")
         # With the jumps: they end a wait as well.
-        is_early = run.baton.now_ms - begin.at_ms < run.max_block_ms - 1
+        is_early = world.baton.now_ms - begin.at_ms < world.max_block_ms - 1
         # A call that cannot end, as one that comes after the end of its producer, is refused.
         if call in _BOUNDED and isinstance(error, KafkaTimeoutError) and is_early:
             self.violate("early", f"{who}: {call} took {took_ms} ms: {error!r}")
@@ -130,12 +130,13 @@ class StackJudge:
 
     def violate(self, check: str, text: str) -> None:
         """Record a violation."""
-        self._history.violate(check, text)
+        self._world.history.violate(check, text)
 
     def ended(self, attempt: Attempt) -> None:
         """Judge the records of a committed transaction when its commit returns."""
         for record in attempt.records:
             future = record.future
+            # Already done: a commit returns only after all records of its transaction.
             if future is None or not future.done() or future.error is not None:
                 self.violate(
                     "told", f"{attempt.name} is committed with {record.value!r}: {future}"
@@ -145,7 +146,7 @@ class StackJudge:
         """Judge a producer after `close`."""
         if not producer._io.has_ended:  # noqa: SLF001 - the judge looks inside
             # A callback that blocks for longer than a forced close is not waited for.
-            if "callback blocks" not in self._run.options.call_rates:
+            if "callback blocks" not in self._world.options.call_rates:
                 self.violate("left", f"{who}: close has returned, and the loop goes on")
             return
         with producer._lock:  # noqa: SLF001
@@ -162,30 +163,36 @@ class StackJudge:
 
     # --- in the end -----------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Judge the whole run."""
-        run = self._run
-        for name, error in run.baton.failures:
+    def finish(self, proofs: Mapping[str, int], producers: int) -> None:
+        """Judge the whole run.
+
+        Args:
+            proofs: how many transactions each service has committed after the faults ended.
+            producers: how many producers were made.
+        """
+        world = self._world
+        for name, error in world.baton.failures:
             self.violate("crash", f"{name} ended: {error!r}")
-        LogJudge(self._history, run.cluster).judge()
-        if run.cluster.open_transactions:
-            self.violate("open", f"transactions: {run.cluster.open_transactions}")
-        for place, log in run.cluster.logs.items():
+        LogJudge(world.history, world.cluster).judge()
+        if world.cluster.open_transactions:
+            self.violate("open", f"transactions: {world.cluster.open_transactions}")
+        # An open transaction holds back each `read_committed` reader of its partitions.
+        for place, log in world.cluster.logs.items():
             if log.last_stable_offset != log.log_end_offset:
                 self.violate("open", f"{place} is not stable")
-        if run.baton.others:
-            self.violate("left", f"threads: {[thread.name for thread in run.baton.others]}")
-        if run.network.open_sockets:
-            self.violate("left", f"{len(run.network.open_sockets)} sockets")
-        if run.options.is_undisturbed:
-            self._judge_connections()
-        for service in run.regulars:
-            if service.proofs < PROOFS:
-                self.violate("progress", f"{service.name} committed {service.proofs}")
+        if world.baton.others:
+            self.violate("left", f"threads: {[thread.name for thread in world.baton.others]}")
+        if world.network.open_sockets:
+            self.violate("left", f"{len(world.network.open_sockets)} sockets")
+        if world.options.is_undisturbed:
+            self._judge_connections(producers)
+        for name, count in proofs.items():
+            if count < PROOFS:
+                self.violate("progress", f"{name} committed {count}")
 
-    def _judge_connections(self) -> None:
+    def _judge_connections(self, producers: int) -> None:
         """Judge a run in which no connection has a reason to end before its producer."""
-        run = self._run
-        most = _CONNECTIONS * len(run.cluster.nodes) * run.producer_count
-        if run.network.connections > most:
-            self.violate("needless", f"{run.network.connections} connections, {most} would do")
+        world = self._world
+        most = _CONNECTIONS * len(world.cluster.nodes) * producers
+        if world.network.connections > most:
+            self.violate("needless", f"{world.network.connections} connections, {most} would do")

@@ -32,6 +32,7 @@ class VirtualLock:
             blocking and self._baton.wait(lambda: self._owner is None, timeout)
         ):
             return False
+        # Nothing has run since the wait ended, so no other thread can have taken it.
         self._owner = self._baton.current
         return True
 
@@ -42,6 +43,7 @@ class VirtualLock:
         if self._owner is None:
             raise RuntimeError("release unlocked lock")
         self._owner = None
+        # After the release, so that a thread that waits for the lock may go on here.
         self._baton.may_switch()
 
     def locked(self) -> bool:
@@ -90,17 +92,21 @@ class VirtualCondition(VirtualLock):
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock, sleep until notified, and take it again."""
         is_notified: list[bool] = []
+        # Before the release: a notification that follows it at once has to reach this thread.
         self._waiting.append(is_notified)
         self.release()
         try:
             self._baton.wait(lambda: bool(is_notified), timeout)
         finally:
+            # By identity, since the lists of all threads that still wait are equal.
             self._waiting = [each for each in self._waiting if each is not is_notified]
+            # Also after an interrupt, as the real one does: the block around the call releases it.
             self.acquire()
         return bool(is_notified)
 
     def notify(self, n: int = 1) -> None:
         """Wake threads that wait, the oldest first."""
+        # A thread that was notified before and has not run since uses up no notification.
         for each in [each for each in self._waiting if not each][:n]:
             each.append(True)
 
@@ -127,6 +133,7 @@ class VirtualEvent:
     def set(self) -> None:
         """End all waits."""
         self._is_set = True
+        # After the event is set, so that a thread that waits for it may go on here.
         self._baton.may_switch()
 
     def wait(self, timeout: float | None = None) -> bool:

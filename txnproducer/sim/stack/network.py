@@ -28,8 +28,10 @@ from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
 
 __all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
 
+# Of a network that is kept for documentation (RFC 5737), so no broker has it.
 DEAD_ADDRESS: Final = ("192.0.2.1", 9092)
 _WINDOW_BYTES: Final = 64 * 1024
+# Far beyond the limit of an attempt to connect, which the client has to keep by itself.
 _HUNG_LOOK_UP_S: Final = 40.0
 _HEAD: Final = struct.Struct(">ih")  # the size of a frame, the API of its request
 # SaslHandshake, ApiVersions, SaslAuthenticate.
@@ -99,6 +101,7 @@ class VirtualNetwork:
     def new_socket(self) -> VirtualSocket:
         """Return a socket that is not connected."""
         sock = VirtualSocket(self.baton, self._connect, self.faults.piece)
+        # Without the closed ones: a look at the open ones must not cost more with each connection.
         self._sockets = [*self.open_sockets, sock]
         return sock
 
@@ -110,6 +113,7 @@ class VirtualNetwork:
         if self.faults.strikes(ByteFault.LOOK_UP_FAILS):
             raise no_such_host()
         if self.faults.strikes(ByteFault.DEAD_ADDRESS):
+            # The dead one first: a client that tries one address only does not get past it.
             return [DEAD_ADDRESS, (host, port)]
         return [(host, port)]
 
@@ -118,6 +122,7 @@ class VirtualNetwork:
         fate = self.faults.draw(has_sessions=users is not None and users.session_lifetime_ms > 0)
         if fate.kind is ByteFault.NO_CONNECT or tuple(address[:2]) == DEAD_ADDRESS:
             return  # nothing answers, so the caller waits for its time-out
+        # Both ways: the packet of the client, and the answer to it.
         delay_ms = self.latency_ms() * 2
         if fate.kind is ByteFault.SLOW_CONNECT:
             delay_ms += fate.delay_ms
@@ -125,6 +130,7 @@ class VirtualNetwork:
         self.baton.call_after(delay_ms, partial(self._accept, sock, node_id, fate))
 
     def _accept(self, sock: VirtualSocket, node_id: int | None, fate: ConnectionFaults) -> None:
+        # The client has given the attempt up meanwhile.
         if sock.is_closed:
             return
         is_refused = self.is_closed or fate.kind is ByteFault.REFUSED
@@ -134,6 +140,7 @@ class VirtualNetwork:
         if fate.kind is not None:
             self.on_event(f"connection to {node_id}: {fate}")
         link = VirtualLink(self, sock, node_id, fate)
+        # Those that have answered stay, since `request_count` adds them up.
         self._links = [each for each in self._links if each.is_alive or each.answered]
         self._links.append(link)
         self.connections += 1
@@ -159,6 +166,7 @@ class VirtualNetwork:
         self.faults.are_over = True
         self.script.clear()
         for link in self._links:
+            # Only these: a producer has to prove that it goes on with the others as they are.
             if link.fate.kind is not None:
                 link.cut(Ending.RESET)
 
@@ -201,6 +209,7 @@ class VirtualLink:
         """Carry bytes to the server."""
         watch = self._sock.watch
         self._asked.sent(data, self._network.baton.now_ms)
+        # While bytes are unread, the client may not have seen the nonsense.
         if watch is not None and self._has_sent_nonsense and not self._sock.has_unread:
             watch.sends_after_nonsense(self.node_id)
         self._under_way += len(data)
@@ -219,6 +228,7 @@ class VirtualLink:
         if watch is not None and works:
             watch.closes(self.node_id, self._asked.waited_ms(self._network.baton.now_ms))
         self.fate.kind = None
+        # After the bytes that are under way, which the server still reads.
         self._there_ns = self._later(self._there_ns, 0.0, self._end)
 
     def cut(self, ending: Ending) -> None:
@@ -227,6 +237,7 @@ class VirtualLink:
             return
         self._end()
         self._is_deaf = True
+        # A half-open one tells the client nothing: only the time-out of a request ends it.
         if ending is Ending.CLOSED:
             self._sock.ended()
         elif ending is Ending.RESET:
@@ -249,6 +260,7 @@ class VirtualLink:
         if not self.is_alive:
             return  # the bytes vanish, and a half-open connection takes no more after a while
         network = self._network
+        # The broker may have stopped while the bytes were under way.
         if not network.cluster.is_up(self.node_id):
             self.cut(Ending.RESET)
             return
@@ -274,8 +286,10 @@ class VirtualLink:
             is_nonsense = frame != answer.data
             arrive = partial(self._arrive, frame, is_nonsense=is_nonsense)
             self._back_ns = self._later(self._back_ns, wait_ms, arrive)
+        # In order: the answers that were given before arrive before the end of the stream.
         if self._server.is_closed:
             self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
+        # Last: a request that was whole before the cut takes effect, and its answer is lost.
         if is_cut:
             self.cut(fate.ending)
 
@@ -318,7 +332,9 @@ class _RequestsInFlight:
                 return
             del received[: 4 + size]
             is_handshake = key in _HANDSHAKE_KEYS
+            # A handshake after a request of the core renews the login.
             if is_handshake and self._has_served:
+                # Answers come in the order of the requests, so this is the number of its answer.
                 self._renewals.add(self._answered + len(self._waiting))
             self._has_served |= not is_handshake
             self._waiting.append((is_handshake, now_ms))

@@ -109,6 +109,7 @@ class StackOptions:
             return replace(
                 options,
                 has_rival=False,
+                # A longer one would excuse the loop from the judge of connections.
                 longest_stall_s=0.01,
                 byte_rates=left,
                 event_s={},
@@ -132,6 +133,7 @@ class StackOptions:
             seed,
             ClusterOptions(
                 node_count=rng.choice((1, 2, 3)),
+                # 1 is the protocol before KIP-890, of brokers before 4.0.
                 transaction_version=rng.choice((1, 2, 2)),
                 max_marker_delay_ms=rng.choice((0, 5, 200)),
                 max_metadata_delay_ms=0 if is_calm else rng.choice((0, 0, 500)),
@@ -201,9 +203,11 @@ def _settings(rng: random.Random) -> dict[str, Any]:
     return {
         "batch_size": rng.choice((1, 300, 16_384)),
         "linger_ms": linger_ms,
+        # 20,000 bytes hold one batch of the largest size: the next one has to wait for memory.
         "buffer_memory": rng.choice((20_000, 1_000_000)),
         "max_block_ms": rng.choice((1_000, 5_000, 30_000)),
         "request_timeout_ms": request_ms,
+        # At least the sum of the other two, as the configuration demands.
         "delivery_timeout_ms": request_ms + linger_ms + rng.choice((0, 5_000, 60_000)),
         "transaction_timeout_ms": rng.choice((5_000, 20_000, 60_000)),
         "retry_backoff_ms": rng.choice((5, 100)),
@@ -212,8 +216,10 @@ def _settings(rng: random.Random) -> dict[str, Any]:
         "reconnect_backoff_max_ms": 1_000,
         "socket_connection_setup_timeout_ms": rng.choice((500, 5_000)),
         "socket_connection_setup_timeout_max_ms": 5_000,
+        # The longer ones are Kafka's defaults, and the shorter ones are over within a run.
         "connections_max_idle_ms": rng.choice((1_000, 540_000)),
         "metadata_max_age_ms": rng.choice((1_000, 300_000)),
         "compression_type": rng.choice(("none", "none", "lz4")),
+        # Five at most: a broker remembers the last five batches of a producer.
         "max_in_flight_requests_per_connection": rng.choice((1, 5)),
     }

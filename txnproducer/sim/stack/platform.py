@@ -127,6 +127,7 @@ class VirtualPlatform(Platform):
             found = _as_found(self._network.look_up(host, port))
             is_found = True
         finally:
+            # Also after a failure: from then on the client has its back-off to try again.
             watch.look_up_ends(thread, baton.now_ms, is_found=is_found)
         return found
 
@@ -135,6 +136,7 @@ class VirtualPlatform(Platform):
         sock = self._network.new_socket()
         if self._watch is not None:
             sock.watch = self._watch
+            # The client makes the sockets of an attempt on the thread of its look-up.
             self._watch.opens(self._baton.current, sock)
         return sock
 

@@ -1,41 +1,25 @@
-"""One run of the whole stack: the world, the services, the phases.
+"""One run of the whole stack: its services and its phases.
 
-Owns: `run_stack_seed`, `StackRun`. Must not know: the work of services, the bytes.
+Owns: `run_stack_seed`, `StackRun`, the start and the death of services. Must not know: the work of
+services, the bytes. No part knows the run: each gets the world and the parts that it uses.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._server.login import Users
-from txnproducer._shell import live_producers
-from txnproducer.errors import KafkaError
-from txnproducer.producer import TransactionalProducer
-from txnproducer.sim.stack.baton import Baton, StuckError, VirtualThread
-from txnproducer.sim.stack.client_watch import ClientWatch
+from txnproducer.sim.stack.baton import StuckError, VirtualThread
 from txnproducer.sim.stack.events import ClusterEvents
-from txnproducer.sim.stack.faults import ByteFaults
-from txnproducer.sim.stack.judge import PROOFS, StackJudge
-from txnproducer.sim.stack.network import VirtualNetwork
-from txnproducer.sim.stack.options import (
-    GROUP_TOPIC,
-    OTHER_TOPICS,
-    PARTITIONS,
-    TOPIC,
-    StackOptions,
-)
-from txnproducer.sim.stack.platform import VirtualPlatform
+from txnproducer.sim.stack.judge import StackJudge
+from txnproducer.sim.stack.options import StackOptions
+from txnproducer.sim.stack.producers import StackProducers
 from txnproducer.sim.stack.service import Service
-from txnproducer.sim.world.history import Attempt, History
+from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["StackResult", "StackRun", "run_stack_seed"]
 
@@ -82,230 +66,132 @@ class StackRun:
 
     Args:
         options: of the run.
-        emit: takes the lines of the trace.
+        emit: takes the lines of the trace; None for no trace.
+
+    Attributes:
+        world: where the run takes place.
+        judge: of its calls, and of its end.
     """
 
     def __init__(self, options: StackOptions, emit: Callable[[str], None] | None = None) -> None:
-        self.options = options
-        self._emit = emit
-        self._digest = hashlib.sha256()
-        self.history = History()
-        self.cluster = BrokerCluster(options.cluster, self.new_rng("cluster"))
-        self.cluster.create_topic(TOPIC, PARTITIONS)
-        self.cluster.create_topic(GROUP_TOPIC, 1)
-        for topic in OTHER_TOPICS:
-            self.cluster.create_topic(topic, 1)
-        self.baton = Baton(self.new_rng("threads"), self.cluster, options.switch_rate)
-        self.baton.tick_ns = options.tick_ns
-        self.baton.longest_stall_s = options.longest_stall_s
-        self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
-        self.users = Users({"user": "secret"}, session_lifetime_ms=options.session_ms)
-        self.network = VirtualNetwork(
-            self.baton,
-            self.cluster,
-            self.faults,
-            self.new_rng("network"),
-            options.latency_ms,
-            self.trace,
-            self.users if options.users else None,
-        )
-        self._jitter = self.new_rng("jitter")
-        # Of the service's own threads. Each producer has a platform of its own.
-        self.platform = VirtualPlatform(self.baton, self.network, self._jitter)
-        self.watches: dict[TransactionalProducer, ClientWatch] = {}
-        self.is_ending = False
-        self.healed_ms = 0
-        self.jumped_ms = 0
-        self.services: list[Service] = []
-        self.events = ClusterEvents(self, self.new_rng("events"))
-        self.judge = StackJudge(self)
-        self._producers: list[TransactionalProducer] = []
-        self._offsets = 0
-
-    def new_rng(self, name: str) -> random.Random:
-        """Return the source of randomness for one part of the run."""
-        return random.Random(f"{name} {self.options.seed}")  # noqa: S311 - seeded on purpose
-
-    def trace(self, line: str) -> None:
-        """Note an event."""
-        told = f"{self.baton.now_ns // 1000:>12} {self.baton.current.name:<24} {line}"
-        self._digest.update(told.encode())
-        if self._emit is not None:
-            self._emit(told)
+        self.world = StackWorld(options, emit)
+        self.judge = StackJudge(self.world)
+        self._producers = StackProducers(self.world)
+        self._services: list[Service] = []
+        self._events = ClusterEvents(self.world, self, self.world.new_rng("events"))
 
     # --- the run --------------------------------------------------------------------------------
 
     def run(self) -> StackResult:
         """Run all phases and return the result."""
+        world = self.world
         with _listening(self.judge.logged):
             try:
                 self._run_phases()
             except StuckError as stuck:
+                # The baton has one error for both, since both end the run.
                 kind = "spins" if "pause" in str(stuck) else "hangs"
-                self.history.violate(kind, str(stuck))
+                world.history.violate(kind, str(stuck))
             except Exception as error:  # noqa: BLE001 - each exception is a violation
-                self.history.violate("crash", repr(error))
+                world.history.violate("crash", repr(error))
             finally:
                 self._kill_all()
-        claims = Counter(str(each.final_claim) for each in self.history.attempts)
         return StackResult(
-            self.options.seed,
-            self.network.request_count,
-            claims,
-            Counter(self.faults.counts) + self.events.counts,
-            self.history.violations,
-            self._digest.hexdigest()[:16],
-            self.baton.now_ns / 1e9,
+            world.options.seed,
+            world.network.request_count,
+            Counter(str(each.final_claim) for each in world.history.attempts),
+            Counter(world.faults.counts) + world.counts,
+            world.history.violations,
+            world.digest,
+            world.baton.now_ns / 1e9,
         )
 
     def _run_phases(self) -> None:
-        for number in range(self.options.services):
-            self.start_service(f"service-{number}", f"id-{number}")
-        if self.options.has_rival:
-            self.start_service("rival", "id-0", is_rival=True)
-        self.events.start()
-        self._wait(lambda: all(s.made >= self.options.transactions for s in self.regulars), 600.0)
-        self.trace("the faults end")
-        self.events.heal()
-        self.network.heal()
-        self.is_ending, self.healed_ms = True, self.baton.now_ms
-        if not self._wait(lambda: all(s.is_done for s in self.services), _LONGEST_RUN_S):
-            late = [s.name for s in self.services if not s.is_done]
-            self.history.violate("progress", f"not done an hour after the faults ended: {late}")
+        world, options = self.world, self.world.options
+        for number in range(options.services):
+            self._start(self._new_service(f"service-{number}", f"id-{number}"))
+        if options.has_rival:
+            self._start(self._new_service("rival", "id-0", is_rival=True))
+        self._events.start()
+        self._wait(lambda: all(s.made >= options.transactions for s in self._regulars), 600.0)
+        world.trace("the faults end")
+        self._events.heal()
+        world.heal()
+        if not self._wait(lambda: all(s.is_done for s in self._services), _LONGEST_RUN_S):
+            late = [s.name for s in self._services if not s.is_done]
+            world.history.violate("progress", f"not done an hour after the faults ended: {late}")
         self._settle()
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        violations = self.world.history.violations
         # The first violation ends the run: what follows is mostly its consequence.
-        self.baton.wait(lambda: condition() or bool(self.history.violations), seconds)
-        return condition() or bool(self.history.violations)
+        self.world.baton.wait(lambda: condition() or bool(violations), seconds)
+        return condition() or bool(violations)
 
     def _settle(self) -> None:
-        longest_s = self.options.settings["transaction_timeout_ms"] / 1000
+        world = self.world
+        longest_s = world.options.settings["transaction_timeout_ms"] / 1000
         # Dropped producers deliver for half a minute, and time-outs of transactions follow.
-        self._wait(lambda: not self.baton.others, 40.0)
-        self._wait(lambda: not self.cluster.open_transactions, longest_s * 2 + _SETTLED_S)
+        self._wait(lambda: not world.baton.others, 40.0)
+        self._wait(lambda: not world.cluster.open_transactions, longest_s * 2 + _SETTLED_S)
         # The markers of the last one.
-        self.baton.wait(lambda: False, 1.0)
-        if not self.history.violations:
-            self.judge.finish()
+        world.baton.wait(lambda: False, 1.0)
+        if not world.history.violations:
+            proofs = {service.name: service.proofs for service in self._regulars}
+            self.judge.finish(proofs, self._producers.count)
 
     def _kill_all(self) -> None:
         """End the threads that are left, after a violation."""
-        for process in {*(s.name for s in self.services), ""}:
-            if process:
-                self.baton.kill(process)
+        baton = self.world.baton
+        for service in self._services:
+            baton.kill(service.name)
         try:
-            self.baton.wait(lambda: not self.baton.others, 3_600)
+            baton.wait(lambda: not baton.others, 3_600)
         except StuckError as stuck:
-            self.history.violate("hangs", f"at the end: {stuck}")
-        for producer in self._producers:
-            _forget(producer)
+            self.world.history.violate("hangs", f"at the end: {stuck}")
+        self._producers.forget_all()
 
     # --- services -------------------------------------------------------------------------------
 
     @property
-    def regulars(self) -> list[Service]:
-        """The services that have to prove their progress."""
-        return [service for service in self.services if not service.is_rival]
+    def process_names(self) -> list[str]:
+        """The names of the processes that run, one for each service."""
+        return [service.name for service in self._services]
 
-    def start_service(self, name: str, transactional_id: str, *, is_rival: bool = False) -> None:
-        """Start a process."""
-        service = Service(self, name, transactional_id, is_rival=is_rival)
-        self.services.append(service)
-        self._start(service)
-
-    def _start(self, service: Service) -> None:
-        before, self.baton.process = self.baton.process, service.name
-        VirtualThread(self.baton, service.main, service.name).start()
-        self.baton.process = before
-
-    def kill(self, service: Service) -> None:
+    def kill(self, name: str) -> None:
         """Kill a process, as `kill -9` does, and start it again."""
-        self.trace(f"{service.name} is killed")
-        self.baton.kill(service.name)
-        self.network.close_sockets(service.name)
-        for attempt in self.history.attempts:
-            if attempt.owner_process == service.name and attempt.claim == "open":
+        world = self.world
+        (service,) = (each for each in self._services if each.name == name)
+        world.trace(f"{name} is killed")
+        world.baton.kill(name)
+        world.network.close_sockets(name)
+        # No caller is left to learn their outcome: the logs alone show it.
+        for attempt in world.history.attempts:
+            if attempt.owner_process == name and attempt.claim == "open":
                 attempt.is_crashed = True
-        self.services.remove(service)
-        again = Service(self, f"{service.name}'", service.transactional_id)
+        self._services.remove(service)
+        # A name of its own, since threads of the killed process may still have to end.
+        again = self._new_service(f"{name}'", service.transactional_id)
+        # The faults end by this count: from zero, frequent kills would put that off.
         again.made = service.made
-        self.services.append(again)
         self._start(again)
 
-    def wants_more(self, service: Service) -> bool:
-        """Return whether a service shall go on."""
-        if self.history.violations:
-            return False
-        if not self.is_ending:
-            return True
-        return not service.is_rival and service.proofs < PROOFS
-
-    def open_producer(self, transactional_id: str) -> TransactionalProducer:
-        """Make a producer, as users do."""
-        settings: dict[str, Any] = dict(self.options.settings)
-        if self.options.users:
-            settings |= {
-                "security_protocol": "SASL_PLAINTEXT",
-                "sasl_mechanism": "SCRAM-SHA-256",
-                "sasl_plain_username": "user",
-                "sasl_plain_password": "secret",
-            }
-        addresses = [f"{node.host}:{node.port}" for node in self.cluster.nodes.values()]
-        watch = ClientWatch(settings, self.history.violate, is_steady=self.options.is_loop_steady)
-        platform = VirtualPlatform(self.baton, self.network, self._jitter, watch)
-        # A class of its own, since a constructor starts threads that ask for its platform.
-        kind = type("TransactionalProducer", (TransactionalProducer,), {"_platform": platform})
-        producer: TransactionalProducer = kind(addresses, transactional_id, **settings)
-        client: Any = producer._io._client  # noqa: SLF001 - the judge looks inside
-        watch.is_ending = lambda: client._is_closed  # noqa: SLF001
-        self.watches[producer] = watch
-        self._producers.append(producer)
-        return producer
-
-    def new_attempt(self, service: Service) -> Attempt:
-        """Return a new record of a transaction."""
-        number = len(self.history.attempts)
-        attempt = Attempt(
-            f"{service.name}.{service.incarnation}.{number}",
-            service.name,
-            service.transactional_id,
-            service.incarnation,
-            number,
-        )
-        self.history.attempts.append(attempt)
-        return attempt
-
-    def next_offset(self) -> int:
-        """Return an offset that was never used before."""
-        self._offsets += 1
-        return self._offsets
-
     @property
-    def producer_count(self) -> int:
-        """How many producers were made."""
-        return len(self._producers)
+    def _regulars(self) -> list[Service]:
+        """The services that have to prove their progress."""
+        return [service for service in self._services if not service.is_rival]
 
-    @property
-    def max_block_ms(self) -> int:
-        """The limit of a call that waits for brokers."""
-        return int(self.options.settings["max_block_ms"])
+    def _new_service(self, name: str, transactional_id: str, *, is_rival: bool = False) -> Service:
+        world, producers, judge = self.world, self._producers, self.judge
+        return Service(world, producers, judge, name, transactional_id, is_rival=is_rival)
 
-    @property
-    def delivery_ms(self) -> int:
-        """The limit of a flush or a close."""
-        return int(self.options.settings["delivery_timeout_ms"]) + 2_000
-
-
-def _forget(producer: TransactionalProducer) -> None:
-    """Let neither the finalizer nor the interpreter's exit wait for a producer of a run."""
-    live_producers.forget(producer)
-    producer._refusal = partial(_ended)  # noqa: SLF001
-    producer._io._must_stop = producer._io._has_stopped = True  # noqa: SLF001
-
-
-def _ended(call: str) -> KafkaError:
-    return KafkaError(f"{call}: the run has ended")
+    def _start(self, service: Service) -> None:
+        baton = self.world.baton
+        self._services.append(service)
+        # A thread belongs to the process of its starter, so this one stands for that process.
+        before, baton.process = baton.process, service.name
+        VirtualThread(baton, service.main, service.name).start()
+        baton.process = before
 
 
 @contextmanager

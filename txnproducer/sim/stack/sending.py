@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txnproducer.errors import KafkaError
+from txnproducer.producer import TransactionalProducer
 from txnproducer.records import RecordMetadata, TopicPartition
 from txnproducer.sim.stack.calls import InterruptError, ServiceCalls
+from txnproducer.sim.stack.judge import StackJudge
 from txnproducer.sim.stack.options import PARTITIONS, TOPIC
+from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
-
-if TYPE_CHECKING:
-    from txnproducer.producer import TransactionalProducer
-    from txnproducer.sim.stack.run import StackRun
 
 __all__ = ["RecordSending"]
 
+# Each thread has partitions of its own: only the calls of one thread have a known order.
 _OF_HELPERS: Final = PARTITIONS - 1
 _OF_CALLBACKS: Final = PARTITIONS - 2
 _LONGEST_BLOCK_S: Final = 3.0
@@ -30,7 +30,8 @@ class RecordSending:
     """The records of one producer.
 
     Args:
-        run: the run of the service.
+        world: of the service.
+        judge: of the calls in callbacks.
         calls: makes the calls.
         rng: draws the records.
         producer: writes them.
@@ -41,12 +42,14 @@ class RecordSending:
 
     def __init__(
         self,
-        run: StackRun,
+        world: StackWorld,
+        judge: StackJudge,
         calls: ServiceCalls,
         rng: random.Random,
         producer: TransactionalProducer,
     ) -> None:
-        self._run = run
+        self._world = world
+        self._judge = judge
         self._calls = calls
         self._rng = rng
         self._producer = producer
@@ -81,7 +84,7 @@ class RecordSending:
 
         future, error = self._calls.call(
             "send",
-            self._run.max_block_ms,
+            self._world.max_block_ms,
             lambda: self._producer.send(
                 TOPIC,
                 record.value,
@@ -96,21 +99,23 @@ class RecordSending:
             record.future = future
             attempt.records.append(record)
             return None
+        # An interrupt may come after the core has taken the record.
         record.is_sent = None if isinstance(error, InterruptError) else False
         attempt.interrupted.append(record)
         return error
 
     def _new_record(self, attempt: Attempt, partition: int) -> SentRecord:
+        # Each value is unique, since the judge knows a record in the logs by it.
         self._sent += 1
         filling = "." * self._rng.choice((0, 0, 40, 400))
         return SentRecord(
-            self._run.history,
+            self._world.history,
             TopicPartition(TOPIC, partition),
             f"{attempt.name}.{self._sent}.{filling}".encode(),
             self._rng.choice((None, b"key")),
             self._rng.choice(((), (("name", b"value"),))),
             partition,
-            self._run.platform.wall_clock_ms(),
+            self._world.platform.wall_clock_ms(),
         )
 
     # --- delivery callbacks ---------------------------------------------------------------------
@@ -123,6 +128,7 @@ class RecordSending:
         error: KafkaError | None,
     ) -> None:
         strikes = self._calls.strikes
+        # First, since the faults below may raise, and the judge counts the calls of each callback.
         record.on_delivery(metadata, error)
         if strikes("callback blocks"):
             self._calls.sleep(self._rng.random() * _LONGEST_BLOCK_S)
@@ -131,6 +137,7 @@ class RecordSending:
         if strikes("callback flushes"):
             self._must_be_refused(self._producer.flush)
         if strikes("callback closes"):
+            # Allowed here: it ends by force and waits for nothing.
             self._producer.close()
         if strikes("callback sends"):
             self._send_in_callback(attempt)
@@ -143,10 +150,11 @@ class RecordSending:
         except KafkaError:
             return
         name = getattr(call, "__name__", "call")
-        self._run.judge.violate("state", f"{name} in a callback is not refused")
+        self._judge.violate("state", f"{name} in a callback is not refused")
 
     def _send_in_callback(self, attempt: Attempt) -> None:
         record = self._new_record(attempt, _OF_CALLBACKS)
+        # It is sent without a callback, so the judge must not expect one.
         record.is_watched = False
         # On record before the call, since a commit on another thread may follow it at once.
         record.is_sent = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -19,15 +19,15 @@ from txnproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
 )
+from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.sim.stack.calls import FORCED_MS, InterruptError, ServiceCalls
+from txnproducer.sim.stack.judge import PROOFS, StackJudge
 from txnproducer.sim.stack.options import GROUP_TOPIC, OTHER_TOPICS
+from txnproducer.sim.stack.producers import StackProducers
 from txnproducer.sim.stack.sending import RecordSending
+from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt
-
-if TYPE_CHECKING:
-    from txnproducer.producer import TransactionalProducer
-    from txnproducer.sim.stack.run import StackRun
 
 __all__ = ["Service"]
 
@@ -40,7 +40,9 @@ class Service:
     """One process.
 
     Args:
-        run: the run that it is part of.
+        world: where it runs.
+        producers: make its producers.
+        judge: of its calls.
         name: its name.
         transactional_id: the id of its producers.
         is_rival: whether it only disturbs another process of the id.
@@ -53,49 +55,68 @@ class Service:
     """
 
     def __init__(
-        self, run: StackRun, name: str, transactional_id: str, *, is_rival: bool = False
+        self,
+        world: StackWorld,
+        producers: StackProducers,
+        judge: StackJudge,
+        name: str,
+        transactional_id: str,
+        *,
+        is_rival: bool = False,
     ) -> None:
         self.name = name
         self.transactional_id = transactional_id
         self.is_rival = is_rival
         self.is_done = False
         self.made = self.proofs = self.incarnation = 0
-        self._run = run
-        self._rng = random.Random(f"{name} {run.options.seed}")  # noqa: S311 - seeded on purpose
-        self._calls = ServiceCalls(run, name, self._rng)
+        self._world = world
+        self._producers = producers
+        self._judge = judge
+        self._rng = world.new_rng(name)
+        self._calls = ServiceCalls(world, judge, name, self._rng)
 
     def main(self) -> None:
         """Make producers and transactions until the run has enough."""
-        while self._run.wants_more(self):
+        while self.wants_more:
             self.incarnation += 1
-            producer = self._run.open_producer(self.transactional_id)
+            producer = self._producers.open(self.transactional_id)
             try:
                 self._use(producer)
             finally:
                 self._close(producer)
-            if not self._run.is_ending:
+            if not self._world.is_healed:
                 self._calls.sleep(self._rng.random())
         self.is_done = True
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the run needs more transactions of this service."""
+        if self._world.history.violations:
+            return False
+        if not self._world.is_healed:
+            return True
+        return not self.is_rival and self.proofs < PROOFS
 
     def _use(self, producer: TransactionalProducer) -> None:
         if not self._open(producer):
             return
-        was_calm = self._run.is_ending
-        work = _Work(self._run, self, self._calls, self._rng, producer)
-        while self._run.wants_more(self) and work.transaction():
+        was_calm = self._world.is_healed
+        work = _Work(self._world, self._judge, self, self._calls, self._rng, producer)
+        while self.wants_more and work.transaction():
             # A producer from before the end of the faults proves with one transaction that it can
             # go on. The others are proofs of a new one.
-            if self._run.is_ending and not was_calm:
+            if self._world.is_healed and not was_calm:
                 return
 
     def _open(self, producer: TransactionalProducer) -> bool:
         """Wait for the first contact. Return whether the producer can be used."""
-        run, self._calls.producer = self._run, producer
-        watch = run.watches[producer]
+        self._calls.producer = producer
+        watch = self._producers.watch_of(producer)
         watch.is_first_contact = True
         error = self._calls.repeat("init_transactions", producer.init_transactions)
         if isinstance(error, KafkaTimeoutError):
-            watch.judge_pause(run.baton.now_ms)
+            # The last pause ends with the call: no later attempt to connect is judged.
+            watch.judge_pause(self._world.baton.now_ms)
         watch.is_first_contact = False
         return error is None
 
@@ -105,23 +126,26 @@ class Service:
             producer._io.orphan()  # noqa: SLF001 - as the finalizer does
             return
         timeout = 0.0 if self._calls.strikes("close at once") else None
-        limit_ms = self._run.delivery_ms if timeout is None else 0.0
+        limit_ms = self._world.delivery_ms if timeout is None else 0.0
         error: BaseException | None = InterruptError()
+        # An interrupt ends only the wait for the end, so the service waits again.
         while isinstance(error, InterruptError):
-            began_ms = self._run.baton.now_ms
+            began_ms = self._world.baton.now_ms
             _, error = self._calls.call(
                 "close", limit_ms + FORCED_MS, lambda: producer.close(timeout)
             )
-            has_waited = self._run.baton.now_ms - began_ms > _BEGUN_MS
+            has_waited = self._world.baton.now_ms - began_ms > _BEGUN_MS
             if isinstance(error, InterruptError) and has_waited and self._rng.random() < 0.5:
                 self._await_end_without_a_call(producer, limit_ms + FORCED_MS)
-        self._run.judge.closed(self.name, producer)
+        self._judge.closed(self.name, producer)
 
     def _await_end_without_a_call(self, producer: TransactionalProducer, limit_ms: float) -> None:
         """Wait for the end of a producer after an interrupt of its `close`."""
-        run, io = self._run, producer._io  # noqa: SLF001 - the judge looks inside
-        if not run.baton.wait(lambda: io.has_ended, limit_ms / 1000):
-            run.judge.violate("hangs", f"{self.name}: an interrupted close does not end by itself")
+        io = producer._io  # noqa: SLF001 - the judge looks inside
+        if not self._world.baton.wait(lambda: io.has_ended, limit_ms / 1000):
+            self._judge.violate(
+                "hangs", f"{self.name}: an interrupted close does not end by itself"
+            )
 
 
 class _Work:
@@ -129,18 +153,20 @@ class _Work:
 
     def __init__(
         self,
-        run: StackRun,
+        world: StackWorld,
+        judge: StackJudge,
         service: Service,
         calls: ServiceCalls,
         rng: random.Random,
         producer: TransactionalProducer,
     ) -> None:
-        self._run = run
+        self._world = world
+        self._judge = judge
         self._service = service
         self._calls = calls
         self._rng = rng
         self._producer = producer
-        self._records = RecordSending(run, calls, rng, producer)
+        self._records = RecordSending(world, judge, calls, rng, producer)
 
     def transaction(self) -> bool:
         """Make a transaction. Return whether the producer can make another one."""
@@ -172,6 +198,7 @@ class _Work:
                     raise error
                 if self._rng.random() < 0.2:
                     raise InterruptError
+                # As the last step: leaving the block asks for the commit, and may be interrupted.
                 attempts[0].is_commit_asked = True
 
         # The begin, the commit and the abort each wait, and the work between them.
@@ -180,6 +207,7 @@ class _Work:
             self._judge_block_that_is_not_entered(error)
             return error is None or isinstance(error, InterruptError)
         attempt = attempts[0]
+        # The end of the block was interrupted or timed out: it has to be repeated.
         if transaction.outcome == "open":
             if isinstance(error, KafkaError) and error.recovery == "restart":
                 return False
@@ -199,15 +227,17 @@ class _Work:
         """
         producer = self._producer
         # It may have been seen already: then the call is refused, and changes nothing.
-        self._calls.call("commit_transaction", self._run.max_block_ms, producer.commit_transaction)
+        self._calls.call(
+            "commit_transaction", self._world.max_block_ms, producer.commit_transaction
+        )
 
     def _judge_block_that_is_not_entered(self, error: BaseException | None) -> None:
         producer = self._producer
         is_closed = producer._refusal is not None  # noqa: SLF001 - the judge looks inside
         if isinstance(error, IllegalStateError) and not is_closed:
-            self._run.judge.violate("state", f"a block is refused: {error!r}")
+            self._judge.violate("state", f"a block is refused: {error!r}")
         if isinstance(error, InterruptError) and producer.transaction_state == "IN_TRANSACTION":
-            self._run.judge.violate("state", "a block is open that was never entered")
+            self._judge.violate("state", "a block is open that was never entered")
 
     # --- the work of a transaction --------------------------------------------------------------
 
@@ -217,7 +247,7 @@ class _Work:
         helper = None
         if rng.random() < 0.3:
             count = rng.randint(1, 4)
-            helper = self._run.platform.thread(
+            helper = self._world.platform.thread(
                 lambda: self._records.send_some(attempt, count, is_helper=True),
                 f"{self._service.name}-helper",
             )
@@ -235,7 +265,8 @@ class _Work:
         if error is None and rng.random() < 0.2:
             error = self._send_offsets(attempt)
         if error is None and rng.random() < 0.2:
-            _, error = calls.call("flush", self._run.delivery_ms, producer.flush)
+            _, error = calls.call("flush", self._world.delivery_ms, producer.flush)
+            # The records are still under way, and the commit waits for them.
             if isinstance(error, KafkaTimeoutError):
                 error = None
         if error is None and calls.strikes("wrong call"):
@@ -244,7 +275,7 @@ class _Work:
 
     def _send_offsets(self, attempt: Attempt) -> BaseException | None:
         place = TopicPartition(GROUP_TOPIC, 0)
-        attempt.offset = self._run.next_offset()
+        attempt.offset = self._world.next_offset()
         attempt.group_id = f"group-{self._service.transactional_id}"
         attempt.offset_places = (place,)
         offsets = {place: OffsetAndMetadata(attempt.offset, attempt.name)}
@@ -258,14 +289,16 @@ class _Work:
 
     def _make_a_wrong_call(self) -> None:
         producer = self._producer
+        # Both are forbidden while a transaction is open, and change nothing.
         wrong = self._rng.choice((producer.init_transactions, producer.begin_transaction))
         _, error = self._calls.call("wrong call", 0, wrong)
         if error is None:
-            self._run.judge.violate("state", f"{wrong.__name__} is not refused")
+            self._judge.violate("state", f"{wrong.__name__} is not refused")
 
     # --- its end --------------------------------------------------------------------------------
 
     def _commit(self, attempt: Attempt) -> bool:
+        # Before the call: an interrupt of it may come after the request was sent.
         attempt.is_commit_asked = True
         error = self._calls.repeat("commit_transaction", self._producer.commit_transaction)
         if error is None:
@@ -288,7 +321,7 @@ class _Work:
     def _resolve(self, attempt: Attempt) -> None:
         """Ask for the outcome of a commit in doubt."""
         outcome, error = self._calls.call(
-            "resolve_outcome", self._run.max_block_ms, self._producer.resolve_outcome
+            "resolve_outcome", self._world.max_block_ms, self._producer.resolve_outcome
         )
         self._claim(attempt, "unknown" if error is not None else outcome)
 
@@ -296,7 +329,7 @@ class _Work:
         """Repeat a commit that has succeeded while its abort was asked for."""
         producer = self._producer
         _, error = self._calls.call(
-            "commit_transaction", self._run.max_block_ms, producer.commit_transaction
+            "commit_transaction", self._world.max_block_ms, producer.commit_transaction
         )
         if error is None:
             self._claim(attempt, "committed")
@@ -318,20 +351,29 @@ class _Work:
 
     def _claim(self, attempt: Attempt, claim: Any) -> None:
         attempt.claim = claim
-        self._run.trace(f"{attempt.name} is {claim}")
+        self._world.trace(f"{attempt.name} is {claim}")
         if claim != "committed":
             return
         lost = self._records.lost
         if lost is not None and lost[0] is attempt:
-            self._run.judge.violate(
+            self._judge.violate(
                 "told", f"{attempt.name} is committed, and a callback lost {lost[1]!r}"
             )
         self._service.made += 1
-        self._service.proofs += self._run.is_ending
-        self._run.judge.ended(attempt)
+        self._service.proofs += self._world.is_healed
+        self._judge.ended(attempt)
 
     def _new_attempt(self) -> Attempt:
-        attempt = self._run.new_attempt(self._service)
+        service, attempts = self._service, self._world.history.attempts
+        number = len(attempts)
+        attempt = Attempt(
+            f"{service.name}.{service.incarnation}.{number}",
+            service.name,
+            service.transactional_id,
+            service.incarnation,
+            number,
+        )
+        attempts.append(attempt)
         manager = self._producer._core.transaction_manager  # noqa: SLF001 - the judge wants it
         if manager is not None:
             attempt.identity = manager.identity.producer_id_and_epoch

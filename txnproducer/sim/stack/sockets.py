@@ -87,6 +87,7 @@ class VirtualSocket:
         self._inbox = bytearray()
         self._error: OSError | None = None
         self._has_ended = False  # the peer, or a shutdown, has ended the stream
+        # A kill closes the sockets of a process, whichever of its threads has made them.
         self.process = baton.process
         self.closed_ms: int | None = None
         self.watch: WatchesSockets | None = None
@@ -157,6 +158,8 @@ class VirtualSocket:
             raise BrokenPipeError(32, "Broken pipe")
         link = self._connected
         self._wait(lambda: link.room > 0)
+        # A copy, as the system makes one: the bytes arrive later, when the client may have changed
+        # its own.
         taken = bytes(data[: self._piece(min(len(data), link.room))])
         link.take(taken)
         return len(taken)
@@ -190,6 +193,7 @@ class VirtualSocket:
 
     def is_writable(self) -> bool:
         """Return whether `send` would not wait."""
+        # A connect that has failed shows as writable, and the next call raises its error.
         return self._error is not None or (self._link is not None and self._link.room > 0)
 
     @property
@@ -214,6 +218,7 @@ class VirtualSocket:
                 raise BlockingIOError(11, "Resource temporarily unavailable")
             if not self._baton.wait(is_over, self._timeout):
                 raise TimeoutError("timed out")
+        # Another thread may have closed it during the wait.
         self._check_open()
         # Bytes that have arrived are read before the error that followed them.
         if self._error is not None and not self._inbox:
@@ -234,11 +239,13 @@ class VirtualWakeup:
 
     def set(self) -> None:
         """End the current or next `select`."""
+        # Before the switch: a loop that goes on there has to find it.
         self._is_set = True
         self._baton.may_switch()
 
     def clear(self) -> None:
         """Make `select` wait again."""
+        # The system reads it by a call: another thread may set it just before it is emptied.
         self._baton.may_switch()
         self._is_set = False
 

@@ -1,0 +1,82 @@
+"""A producer that is dropped, or still open at the interpreter's exit, ends by itself."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import Any
+
+import pytest
+
+from tests.live_client import commits_sent
+from tests.waiting import wait_until
+from txnproducer import TransactionalProducer
+from txnproducer._shell import base_producer, live_producers
+
+PATIENCE_S = 10.0
+
+
+def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monkeypatch):
+    one = make(None)
+    one.close(PATIENCE_S)
+    with monkeypatch.context() as patch:
+        for name in ("refusals", "warnings"):  # modules lose their names then, one after the other
+            patch.setattr(base_producer, name, None)
+        one.__del__()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
+    made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
+    thread = made[0]._io._thread
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        made.clear()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert client.is_closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_was_dropped_ends_also_where_warnings_are_errors(client):
+    made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        made.clear()
+    wait_until(lambda: client.is_closed)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_producer_that_was_dropped_with_a_transaction_open_is_in_the_log(
+    client, caplog, is_open
+):
+    one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
+    one.init_transactions()
+    if is_open:
+        one.begin_transaction()
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        del one
+    told = "was dropped with a transaction open, which is aborted" in caplog.text
+    assert told == is_open
+    wait_until(lambda: client.is_closed)
+
+
+def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
+    class Producer:
+        pass
+
+    known = len(live_producers._all())
+    producer: Any = Producer()
+    live_producers.remember(producer)
+    assert len(live_producers._all()) == known + 1
+    del producer
+    gc.collect()
+    assert len(live_producers._all()) == known
+
+
+@pytest.mark.regression("class-9")
+def test_at_exit_what_is_open_is_closed(ready, client):
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    live_producers._close_all()
+    assert commits_sent(client) == [False]
+    assert client.is_closed

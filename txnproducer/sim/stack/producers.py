@@ -1,0 +1,79 @@
+"""The producers of a run: each made as a user makes it, on a platform of its own.
+
+Owns: their settings, the judge of each one's connections, the end of those that a violation has
+left. Must not know: services, calls, transactions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from txnproducer._shell import live_producers
+from txnproducer.errors import KafkaError
+from txnproducer.producer import TransactionalProducer
+from txnproducer.sim.stack.client_watch import ClientWatch
+from txnproducer.sim.stack.world import StackWorld
+
+__all__ = ["StackProducers"]
+
+
+class StackProducers:
+    """See the module.
+
+    Args:
+        world: where they run.
+    """
+
+    def __init__(self, world: StackWorld) -> None:
+        self._world = world
+        self._watches: dict[TransactionalProducer, ClientWatch] = {}
+
+    @property
+    def count(self) -> int:
+        """How many producers were made."""
+        return len(self._watches)
+
+    def open(self, transactional_id: str) -> TransactionalProducer:
+        """Make a producer."""
+        world = self._world
+        settings: dict[str, Any] = dict(world.options.settings)
+        if world.options.users:
+            settings |= {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_plain_username": "user",
+                "sasl_plain_password": "secret",
+            }
+        addresses = [f"{node.host}:{node.port}" for node in world.cluster.nodes.values()]
+        is_steady = world.options.is_loop_steady
+        watch = ClientWatch(settings, world.history.violate, is_steady=is_steady)
+        # A class of its own, since a constructor starts threads that ask for its platform.
+        own = {"_platform": world.new_platform(watch)}
+        kind = type("TransactionalProducer", (TransactionalProducer,), own)
+        producer: TransactionalProducer = kind(addresses, transactional_id, **settings)
+        client: Any = producer._io._client  # noqa: SLF001 - the judge looks inside
+        watch.is_ending = lambda: client._is_closed  # noqa: SLF001
+        self._watches[producer] = watch
+        return producer
+
+    def watch_of(self, producer: TransactionalProducer) -> ClientWatch:
+        """Return the judge of a producer's connections."""
+        return self._watches[producer]
+
+    def forget_all(self) -> None:
+        """Let neither a finalizer nor the interpreter's exit wait for a producer of the run."""
+        for producer in self._watches:
+            _forget(producer)
+
+
+def _forget(producer: TransactionalProducer) -> None:
+    live_producers.forget(producer)
+    # So that its finalizer does not warn of a producer that was never closed.
+    producer._refusal = partial(_ended)  # noqa: SLF001
+    # Its thread was killed, and has not noted its end.
+    producer._io._must_stop = producer._io._has_stopped = True  # noqa: SLF001
+
+
+def _ended(call: str) -> KafkaError:
+    return KafkaError(f"{call}: the run has ended")
