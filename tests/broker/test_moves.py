@@ -6,8 +6,8 @@ import pytest
 
 from tests.broker.support import GROUP, T0, T1, T2, TOPIC, Bench, Who, batch_of
 from txnproducer._broker.transaction_coordinator import LogWrite
-from txnproducer._protocol import messages as m
 from txnproducer._broker.transaction_metadata import LAST_CLIENT_EPOCH
+from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 

@@ -310,8 +310,8 @@ def test_a_refused_end_is_told_by_its_cause_and_each_later_call_names_it_again(c
     harness = in_transaction()
     harness.client.prepare_produce()
     harness.run_until(harness.send().done)
+    harness.client.prepare_refused_end(code)
     with pytest.raises(KafkaError, match=words) as told:
-        harness.client.prepare_refused_end(code)
         harness.complete(harness.core.begin_abort())
     for call in (harness.begin_transaction, harness.core.begin_abort, harness.send_offsets):
         with pytest.raises(KafkaError) as later:

@@ -326,11 +326,7 @@ class BrokerCluster:
         *,
         resigning_ms: int = 0,
     ) -> None:
-        """Move one partition of ids, or of groups, to another broker.
-
-        Args:
-            resigning_ms: how long the old broker of ids does not know that it has resigned.
-        """
+        """Move one partition of ids, or of groups. The old broker may not know it for a while."""
         old_node_id = self._coordinator_nodes[kind][number]
         self._coordinator_nodes[kind][number] = node_id
         loading_ms = self.options.loading_ms

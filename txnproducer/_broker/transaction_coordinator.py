@@ -313,18 +313,16 @@ class TransactionCoordinator:
         return idle
 
     def resign(self, node_id: int, until_ms: int) -> None:
-        """Keep what the old broker remembers until it knows that it has resigned."""
+        """Keep the old broker's memory until it knows that it has resigned."""
         unfinished = {name: known for name, known in self._ids.items() if known.state.is_prepared}
         self._resigning = _Resigning(node_id, until_ms, unfinished)
 
     def unfinished_at(
         self, transactional_id: str, node_id: int, now_ms: int
     ) -> TransactionMetadata | None:
-        """Return an id that a resigning broker cannot complete, or None.
-
-        Its log has refused the completion, and its memory stays as it was before
-        (`TransactionStateManager.appendTransactionToLog` resets the pending state).
-        """
+        """Return an id that a resigning broker cannot complete, or None."""
+        # Its log has refused the completion, which leaves the memory as it was before
+        # (`TransactionStateManager.appendTransactionToLog` resets the pending state).
         resigning = self._resigning
         if resigning is None or resigning.node_id != node_id or now_ms >= resigning.until_ms:
             return None

@@ -259,7 +259,8 @@ _RECORDS = (
         "retry_backoff_ms",
         "int",
         100,
-        "Pause before a request is sent again; doubles with each failure.",
+        "Pause before a request is sent again. It doubles with each failure of a batch or of a"
+        " metadata request, and stays the same for requests to coordinators.",
     ),
     Setting("retry_backoff_max_ms", "int", 1_000, "The longest such pause."),
     Setting(

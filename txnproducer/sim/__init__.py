@@ -5,7 +5,8 @@ order of events. Here one number, the seed, draws such an order, and the same se
 FoundationDB and TigerBeetle are tested in this way.
 
 Real: all of `_core`, driven through `ProducerCore` as the facade drives it. Simulated: the brokers
-(`_broker`, which is compared with real ones), the network, the clock, the threads.
+(`_broker`, which is compared with real ones), the network, the clock, the threads. Must not know
+the shell, the wire or real time, except for `stack/`, which runs them.
 
     world/       the cluster, the network, the faults, the options that a seed draws
     apps/        the producer processes, and the applications that use them

@@ -59,7 +59,7 @@ def _draw(process: Process) -> PlainTransaction:
     return PlainTransaction(process)
 
 
-class _Run:
+class _ClaimRun:
     """One run of a claim's work, in a process of its own.
 
     Attributes:
@@ -197,8 +197,8 @@ class _SharedTransaction(PlainTransaction):
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
-        self._runs: dict[int, _Run] = {}
-        self._all_runs: list[_Run] = []
+        self._runs: dict[int, _ClaimRun] = {}
+        self._all_runs: list[_ClaimRun] = []
 
     def _fill(self) -> Generator[_Wait, bool, KafkaError | None]:
         rng, options = self._process.rng, self._world.options
@@ -265,7 +265,7 @@ class _SharedTransaction(PlainTransaction):
         count, claims = self._world.options.partition_count, len(lease.claims)
         places = [number for number in range(count) if number % claims == claim]
         label = f"{self._attempt.name}:{claim}"
-        self._runs[claim] = run = _Run(self._process, label, lease, claim, places)
+        self._runs[claim] = run = _ClaimRun(self._process, label, lease, claim, places)
         self._all_runs.append(run)
 
     def _run_again(self, claim: int, now_ms: int) -> None:  # noqa: ARG002
@@ -338,7 +338,7 @@ class _SharedTransaction(PlainTransaction):
             run.attempt.records, run.attempt.interrupted = [], []
         return None
 
-    def _check_receipt(self, run: _Run) -> None:
+    def _check_receipt(self, run: _ClaimRun) -> None:
         counts: dict[TopicPartition, int] = {}
         for record in run.attempt.records:
             counts[record.place] = counts.get(record.place, 0) + 1

@@ -151,9 +151,9 @@ def _of_transaction(
             is_excused = is_doubtful and attempt.has_timed_out
         elif is_raced and isinstance(error, ProducerFencedError):
             is_excused = True  # when it aborts or begins the next transaction
-        elif _is_refused_an_epoch(attempt, error, inits_in_doubt):
-            is_excused = True
         elif is_asker_forgotten and isinstance(error, ProducerFencedError):
+            is_excused = True  # by the coordinator that took the id over
+        elif _is_refused_an_epoch(attempt, error, inits_in_doubt):
             is_excused = True
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up

@@ -153,6 +153,8 @@ class ClusterEvents:
             rng.randrange(cluster.options.coordinator_count),
             rng.randrange(len(cluster.nodes)),
             self._now_ms,
+            # In Kafka the time until a broker learns that another one is the coordinator.
+            resigning_ms=500,
         )
 
     # --- transactions ---------------------------------------------------------------------------

@@ -34,12 +34,10 @@ _UNDISTURBED_RATE: Final = 0.2
 _LONG_STALL_S: Final = 0.1
 
 # For one connection, look-up or call of a socket.
-_HIGHEST_RATES: Final[Mapping[ByteFault, float]] = {
+_HIGHEST_RATES: Final[Mapping[ByteFault, float]] = dict.fromkeys(ByteFault, 0.3) | {
     ByteFault.LOOK_UP_FAILS: 0.4,
     ByteFault.LOOK_UP_HANGS: 0.2,
-    ByteFault.DEAD_ADDRESS: 0.5,
-    ByteFault.PIECES: 0.5,
-} | {kind: 0.3 for kind in ByteFault if kind not in ("look-up fails", "look-up hangs")}
+}
 
 
 @dataclass(frozen=True, slots=True)
