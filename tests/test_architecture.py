@@ -82,7 +82,7 @@ LONG_FILES = {
         "The scripts of an application share their steps and their mistakes.",
     ),
     "txnproducer/sim/trouble.py": (
-        470,
+        480,
         "One short method for each event that can happen to a cluster.",
     ),
     "txnproducer/sim/world/network.py": (
