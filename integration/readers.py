@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import kafka
 
@@ -15,6 +18,9 @@ except ImportError:  # no wheels for a free-threaded interpreter: a test that ne
     confluent_kafka = None
 
 _GROUPS = itertools.count()
+# A marker takes milliseconds, on a busy machine more. A transaction that a test leaves open costs
+# this time at each look.
+_LONGEST_MARKERS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ def read_with_confluent(
     )
     try:
         partitions = consumer.list_topics(topic, timeout=timeout).topics[topic].partitions
+        if isolation == "read_committed":
+            await_markers(servers, topic, partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
         return _drain(consumer, set(partitions), time.monotonic() + timeout)
     finally:
@@ -78,6 +86,7 @@ def read_with_kafka_python(servers: str, topic: str, timeout: float = 20) -> lis
     )
     try:
         numbers = consumer.partitions_for_topic(topic)
+        await_markers(servers, topic, numbers)
         places = [kafka.TopicPartition(topic, number) for number in sorted(numbers)]
         consumer.assign(places)
         ends = consumer.end_offsets(places)
@@ -98,13 +107,38 @@ def values(reads: list[Read]) -> list[bytes | None]:
     return [read.value for read in reads]
 
 
+def await_markers(servers: str, topic: str, partitions: Iterable[int]) -> None:
+    """Wait until the partitions have the markers of the transactions that are ended.
+
+    A commit returns before its markers are written. Until then a reader at read_committed finds
+    the end of the partition before the transaction.
+    """
+    deadline = time.monotonic() + _LONGEST_MARKERS_S
+    with _asking(servers, "read_committed") as stable, _asking(servers) as all_records:
+        for partition in partitions:
+            while _end(stable, topic, partition) < _end(all_records, topic, partition):
+                if time.monotonic() > deadline:
+                    return  # a transaction is open
+                time.sleep(0.01)
+
+
 def end_offset(servers: str, topic: str, partition: int = 0) -> int:
     """Return the end of a partition, open transactions included."""
-    # At read_committed librdkafka would tell the last stable offset instead.
-    settings = {"group.id": "nobody", "isolation.level": "read_uncommitted"}
+    with _asking(servers) as consumer:
+        return _end(consumer, topic, partition)
+
+
+@contextmanager
+def _asking(servers: str, isolation: str = "read_uncommitted") -> Iterator[Any]:
+    settings = {"group.id": "nobody", "isolation.level": isolation}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, **settings})
     try:
-        place = confluent_kafka.TopicPartition(topic, partition)
-        return int(consumer.get_watermark_offsets(place, timeout=10)[1])
+        yield consumer
     finally:
         consumer.close()
+
+
+def _end(consumer: Any, topic: str, partition: int) -> int:
+    """Return a partition's end. At read_committed this is the last stable offset."""
+    place = confluent_kafka.TopicPartition(topic, partition)
+    return int(consumer.get_watermark_offsets(place, timeout=10)[1])

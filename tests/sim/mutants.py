@@ -267,6 +267,13 @@ MUTANTS = (
         "        elif False:",
         "an abort that ends has aborted",
     ),
+    Mutant(
+        "one-fence-is-enough",
+        "_core/transactions/end_txn.py",
+        "            if was_refused_by != self._asked:",
+        "            if False:",
+        "a coordinator that says that the producer is fenced is right",
+    ),
     # --- offsets -------------------------------------------------------------------------------
     Mutant(
         "offsets-done-although-refused",

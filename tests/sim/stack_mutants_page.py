@@ -33,7 +33,8 @@ def mutant_table(mutants: tuple[Mutant, ...], results: Mapping[str, Mapping[str,
             if "test" in row
             else f"{row['check']} | {row['seed']} | {max(row['seconds'], 0.1)} |"
         )
-        lines.append(f"| {mutant.name} | `{mutant.file}` | {mutant.why} | {found}")
+        name = mutant.name.replace("__", r"\_\_")  # Markdown would make it bold
+        lines.append(f"| {name} | `{mutant.file}` | {mutant.why} | {found}")
     return "\n".join(lines)
 
 

@@ -32,6 +32,8 @@ from txnproducer.spark.status import SinkStatus, read_status
 class ExactlyOnceKafkaSink:
     """Write frames to Kafka, each row exactly once for readers at read_committed.
 
+    A streaming query takes the sink as its `foreachBatch`::
+
         sink = ExactlyOnceKafkaSink("localhost:9092", "orders-sink", topic="orders")
         frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
 
