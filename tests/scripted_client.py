@@ -395,9 +395,9 @@ class ScriptedClient:
             delay_ms=delay_ms,
         )
 
-    def prepare_refused_end(self, error_code: int) -> None:
+    def prepare_refused_end(self, error_code: int, *, delay_ms: int = 0) -> None:
         """Prepare the refusal of EndTxn v5. Another identity is believed at the second answer."""
-        self.prepare_end_txn(error_code)
+        self.prepare_end_txn(error_code, delay_ms=delay_ms)
         if error_code in OTHER_IDENTITY:
             self.prepare_find_coordinator()
             self.prepare_end_txn(error_code)

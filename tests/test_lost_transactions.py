@@ -45,7 +45,7 @@ def describe(client, state, epoch, delay_ms=0):
 
 
 def test_the_answer_is_waited_for_before_the_error_is_raised(client, producer):
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     describe(client, "Ongoing", PRODUCER_EPOCH + 2, delay_ms=100)
     with pytest.raises(ProducerFencedError) as told:
         producer.commit_transaction()
@@ -61,7 +61,7 @@ def test_the_answer_is_waited_for_before_the_error_is_raised(client, producer):
 
 def test_without_an_answer_the_error_is_raised_after_a_second(client, producer):
     client.held.add(DESCRIBE)
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     began = time.monotonic()
     with pytest.raises(ProducerFencedError) as told:
         producer.commit_transaction()

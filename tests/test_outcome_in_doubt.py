@@ -23,7 +23,7 @@ from txnproducer.errors import (
 def in_doubt(ready, client):
     """Return a producer whose commit was lost, and its transaction."""
     client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     txn = ready.transaction()
     with pytest.raises(CommitOutcomeUnknownError):
         with txn:

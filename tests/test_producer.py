@@ -306,7 +306,7 @@ def test_a_commit_that_timed_out_before_it_was_sent_can_be_aborted(ready, client
 
 def test_a_commit_whose_answer_is_lost_with_the_producer_is_unknown_not_failed(ready, client):
     client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     txn = ready.transaction()
     with pytest.raises(CommitOutcomeUnknownError) as caught:
         with txn:
@@ -317,7 +317,7 @@ def test_a_commit_whose_answer_is_lost_with_the_producer_is_unknown_not_failed(r
 
 def test_an_abort_does_not_hide_that_the_commit_before_it_may_have_been_carried_out(ready, client):
     client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED, delay_ms=2 * SHORT_MS)
+    client.prepare_refused_end(ErrorCode.PRODUCER_FENCED, delay_ms=2 * SHORT_MS)
     impatient(ready)
     txn = ready.transaction()
     with pytest.raises(KafkaTimeoutError):
@@ -330,7 +330,7 @@ def test_an_abort_does_not_hide_that_the_commit_before_it_may_have_been_carried_
 
 
 def test_a_producer_that_failed_before_the_commit_has_committed_nothing(ready, client):
-    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     txn = ready.transaction()
     with pytest.raises(ProducerFencedError) as caught:
         with txn:

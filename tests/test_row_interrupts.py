@@ -66,7 +66,7 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
     one.begin_transaction()
     with monkeypatch.context() as patch:
         # The first call looks around.
-        patch.setattr(waiting, "_wake_sender", InterruptOnce(calls_before=1))
+        patch.setattr(waiting, "wake_sender", InterruptOnce(calls_before=1))
         with pytest.raises(KeyboardInterrupt):
             one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
     assert_can_only_be_aborted(one)

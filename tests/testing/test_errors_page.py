@@ -216,7 +216,7 @@ def commit_offsets_of_another_generation(kafka, producer):
 def commit_in_doubt(kafka, producer):
     open_transaction(producer, b"x")
     kafka.lose_answer("EndTxn")
-    kafka.fail_next("EndTxn", error="PRODUCER_FENCED")
+    kafka.fail_next("EndTxn", error="PRODUCER_FENCED", times=2)  # one fence is asked about
     producer.commit_transaction()
 
 

@@ -36,6 +36,7 @@ from txnproducer._shell.waiting import (
     append_when_possible,
     leave_append,
     wait_for_brokers,
+    wake_sender,
 )
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
@@ -163,11 +164,7 @@ class RecordWriter(BaseProducer, _FastSender):
                         on_delivery,
                         self._platform.monotonic_ms(),
                     )
-                    if core.needs_wakeup:
-                        self._io.poke()
-                        # After the poke: an interrupt between the two costs a second one, but no
-                        # wake-up.
-                        core.needs_wakeup = False
+                    wake_sender(self._io, core)
                 if isinstance(future, AppendBlocked):
                     return self._send_later(
                         (topic, value, key, checked, partition, timestamp_ms, on_delivery), future

@@ -120,12 +120,13 @@ def _repeat(
             else:
                 outcome = step(now_ms, blocked)
             call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
-            _wake_sender(io, core)
+            wake_sender(io, core)
         if not isinstance(outcome, AppendBlocked):
             return outcome
 
 
-def _wake_sender(io: IoThread, core: ProducerCore) -> None:
+def wake_sender(io: IoThread, core: ProducerCore) -> None:
+    """Wake the loop if the core has work for it. The caller holds the lock."""
     if core.needs_wakeup:
         io.poke()
         # After the poke: an interrupt between the two costs a second poke, but no wake-up.

@@ -5,7 +5,7 @@ failures that a real broker gives only with much effort. There is no JVM and no 
 Owns: the public calls of a test. Must not know: bytes, sockets.
 
 Rules:
-* The model is held to real brokers' answers by one suite of cases (docs/conformance.md). A test of
+* One suite of cases compares the model with real brokers (docs/conformance.md). A test of
   consumers, of brokers' settings or of performance needs a real one: `EmbeddedKafka`.
 * A fault is asked for by the API's name in Kafka's protocol, and meets the next request of it.
 * A mistake of the test is refused with its reason before anything is started or changed.

@@ -151,6 +151,7 @@ class WireRules:
         self._attempts: dict[bytes, int] = {}
         self._refused_ms: dict[bytes, int] = {}
         self._fenced = 0
+        self._fenced_under = -1
         self.commits_in_doubt = self.claims_asked = 0
         self._own_id = config.transactional_id
         self._identity = ProducerIdAndEpoch.NONE
@@ -372,8 +373,8 @@ class WireRules:
         """Check the answer to a request."""
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(request, response)
-        is_fenced = getattr(response, "error_code", ErrorCode.NONE) in _FENCED
-        if is_fenced and not self._is_told_by_resigning(request):
+        if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
+            self._begin_to_count(request)
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
                 self._history.violate(
@@ -399,12 +400,13 @@ class WireRules:
                 else:
                     self._refused(numbers, part.topic_partition, header, code)
 
-    def _is_told_by_resigning(self, request: Request) -> bool:
-        """Return whether only a resigning coordinator has refused a request's identity."""
+    def _begin_to_count(self, request: Request) -> None:
+        """Count anew after a move: each coordinator may be asked twice about the end."""
         if not isinstance(request, EndTxnRequest):
-            return False
-        named = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        return self._history.fences_told[named] == {False}
+            return
+        coordinator = self._world.cluster.transaction_coordinator(request.transactional_id)
+        if coordinator.epoch != self._fenced_under:
+            self._fenced_under, self._fenced = coordinator.epoch, 0
 
     def _identified(
         self, request: Request, response: InitProducerIdResponse | EndTxnResponse
