@@ -1,9 +1,9 @@
-"""The addresses that cannot be reached, each with the reason, for the texts of time-outs.
+"""The addresses that cannot be reached and the requests that are refused, for time-outs' texts.
 
-Why it exists: a misspelt host, a closed port and a port of another protocol all end in a time-out.
-The reason is known long before that.
+Why it exists: a misspelt host, a closed port and a port of another protocol all end in a time-out,
+and so does a request that a broker refuses again and again. The reason is known long before that.
 Owns: the last failure of each address, the warning about it, the certainty that no bootstrap host
-exists. Must not know: the states of connections, the calls that wait.
+exists, the words for a refusal. Must not know: the states of connections, the calls that wait.
 Rules:
 * A warning is logged once for each address and reason, and again after the reason has changed. A
   connection that was made and lost later is no failure of its address: the next try shows the
@@ -12,29 +12,51 @@ Rules:
   between. "Try again later" (EAI_AGAIN) is another outcome.
 * A failed address is the cause of a time-out only if no other broker was reached. One of several
   bootstrap servers may be down for years, and is not the cause of each time-out.
+* A refusal is kept by the request or the batch that was refused. So it ends with that, and no
+  later call can take it for its own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from txnproducer._core.metadata import Metadata
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
+from txnproducer._protocol.messages import BrokerNode
 from txnproducer.errors import (
     DisconnectError,
     InvalidConfigurationError,
     KafkaError,
     UnknownHostError,
+    error_for_code,
 )
 
 _LOG = logging.getLogger(__name__)
 
 # A name service may be wrong for a moment.
 _CERTAIN_AFTER_MS: Final = 1000
+# A request is repeated more often. So a refusal that is older says nothing of its present state.
+_OLD_AFTER_MS: Final = 5000
 
 E = TypeVar("E", bound=KafkaError)
+
+
+class Refusal(NamedTuple):
+    """A broker's answer after which the request is repeated.
+
+    Attributes:
+        request: the request's name, and the partition that was refused, if it was one.
+        node_id: the broker.
+        code: the error code of the answer.
+        at_ms: the time of the answer.
+    """
+
+    request: str
+    node_id: int
+    code: int
+    at_ms: int
 
 
 class FailedTries:
@@ -115,11 +137,30 @@ class FailedTries:
         self._nonexistent.discard(address)
 
     def _address(self, node_id: int) -> str:
+        node = self._node(node_id)
+        return f"broker {node_id}" if node is None else f"{node.host}:{node.port}"
+
+    def _node(self, node_id: int) -> BrokerNode | None:
         metadata = self._metadata
         # A bootstrap address has a negative id, and no metadata name it.
         bootstrap = {node.node_id: node for node in metadata.bootstrap_nodes}
-        node = metadata.nodes.get(node_id) or bootstrap.get(node_id)
-        return f"broker {node_id}" if node is None else f"{node.host}:{node.port}"
+        return metadata.nodes.get(node_id) or bootstrap.get(node_id)
+
+    def last_refusal(self, refusals: Iterable[Refusal], now_ms: int) -> KafkaError | None:
+        """Return the latest refusal as an error, or None if none is of the last seconds."""
+        last = max(refusals, key=lambda refusal: refusal.at_ms, default=None)
+        if last is None or now_ms - last.at_ms > _OLD_AFTER_MS:
+            return None
+        return self.refusal_error(last)
+
+    def refusal_error(self, refusal: Refusal) -> KafkaError:
+        """Return a refusal as an error."""
+        node = self._node(refusal.node_id)
+        # The id of a bootstrap address is this producer's own, and would mislead.
+        name = "a broker" if refusal.node_id < 0 else f"broker {refusal.node_id}"
+        place = name if node is None else f"{name} ({node.host}:{node.port})"
+        error = error_for_code(refusal.code)
+        return type(error)(f"{place} last answered {refusal.request} with {error}")
 
     @property
     def has_no_host(self) -> bool:
@@ -154,10 +195,19 @@ def also(tries: Sequence[KafkaError]) -> str:
     return f"; also: {in_words(tries)}" if tries else ""
 
 
-def caused_by(error: E, tries: Sequence[KafkaError], *, are_cause: bool = True) -> E:
-    """Return an error with the failed tries in `causes`. If they are the cause, chain the last."""
-    error.causes = tuple(tries)
-    if tries and are_cause:
-        # An exception has one cause only. All tries are in `causes`.
-        error.__cause__ = tries[-1]
+def caused_by(
+    error: E,
+    tries: Sequence[KafkaError],
+    *,
+    are_cause: bool = True,
+    refusal: KafkaError | None = None,
+) -> E:
+    """Return an error with the failed tries in `causes`. If they are the cause, chain the last.
+
+    A refusal is the cause. It becomes the last of `causes`.
+    """
+    error.causes = tuple(tries) if refusal is None else (*tries, refusal)
+    if error.causes and (are_cause or refusal is not None):
+        # An exception has one cause only. All of them are in `causes`.
+        error.__cause__ = error.causes[-1]
     return error

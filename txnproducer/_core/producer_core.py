@@ -134,6 +134,7 @@ class ProducerCore(Appender):
             accumulator,
             transactions,
             metrics,
+            self.failed_tries,
         )
         self._refusals = LoginRefusals(metadata)
         self._coordinators = (
@@ -326,6 +327,22 @@ class ProducerCore(Appender):
         """Return a call's error with the known reason why its transaction was lost."""
         manager = self.transaction_manager
         return error if manager is None else manager.progress.explained(error)
+
+    def last_refusal(self, now_ms: int, *, of_records: bool) -> KafkaError | None:
+        """Return the last refusal of the requests that are repeated now, or None.
+
+        Args:
+            now_ms: the time.
+            of_records: whether the refusals of records count.
+        """
+        transactions = self.transaction_manager
+        tries, refusal = self.failed_tries, None
+        if transactions is not None:
+            refusal = tries.last_refusal(transactions.requests.refusals(), now_ms)
+        # Second, since records wait for the requests to coordinators.
+        if refusal is None and of_records:
+            refusal = tries.last_refusal(self._accumulator.refusals(now_ms), now_ms)
+        return refusal
 
     def add_time(self, name: str, duration_ns: int) -> None:
         """Add to a total of time spent waiting, such as `flush` or `txn-commit`."""

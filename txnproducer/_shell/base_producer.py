@@ -47,6 +47,8 @@ _TIMES = {
     "lease": "txn-lease",
     "join": "txn-join",
 }
+# They wait for records, too: an abort for those that a broker may have.
+_WAITS_FOR_RECORDS = frozenset({"commit_transaction", "abort_transaction"})
 # After an exception in its block, a producer does not get minutes to deliver.
 _CLOSE_AFTER_ERROR_S = 30.0
 # Added to a time-out of the core, so that its answer can reach the caller.
@@ -296,8 +298,8 @@ class BaseProducer:
             # Without the lock, since this waits for the answer of the coordinator.
             raise self._explained(refusal) from refusal.__cause__
         if not self._wait_for_brokers(lambda: result.is_completed):
-            tries = self._failed_tries(began_ns // 1_000_000)
-            raise refusals.timed_out(call, self._config.max_block_ms, *tries)
+            causes = self._causes(began_ns // 1_000_000, of_records=call in _WAITS_FOR_RECORDS)
+            raise refusals.timed_out(call, self._config.max_block_ms, *causes)
         error = None if result.error is None else self._explained(result.error)
         with self._lock:
             # Until the end is acknowledged below, no other thread can begin the next transaction.
@@ -316,6 +318,18 @@ class BaseProducer:
         with self._lock:
             tries = self._core.failed_tries
             return tries.last, tries.are_cause(began_ms)
+
+    def _causes(
+        self, began_ms: int, *, of_records: bool
+    ) -> tuple[tuple[KafkaError, ...], bool, KafkaError | None]:
+        """Return the failed tries, whether they are the cause, and the last refusal if not."""
+        tries, are_cause = self._failed_tries(began_ms)
+        # All connections were lost after the refusal, which says nothing any more.
+        if tries and are_cause:
+            return tries, True, None
+        with self._lock:
+            now_ms = self._platform.monotonic_ms()
+            return tries, are_cause, self._core.last_refusal(now_ms, of_records=of_records)
 
     def _explained(self, error: KafkaError) -> KafkaError:
         """Return a call's error, with the coordinator's account of it if the transaction is lost.

@@ -304,7 +304,8 @@ class RecordWriter(BaseProducer, _FastSender):
                 self._core.end_flush(ticket)
                 self._core.add_time("flush", self._platform.monotonic_ns() - began_ns)
         if not is_done:
-            raise refusals.flush_timed_out(limit_s, *self._failed_tries(began_ns // 1_000_000))
+            causes = self._causes(began_ns // 1_000_000, of_records=True)
+            raise refusals.flush_timed_out(limit_s, *causes)
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
         """Return a topic's partitions and their leaders. Ask the cluster if they are not known.

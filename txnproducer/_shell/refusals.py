@@ -3,7 +3,9 @@
 Why it exists: most people meet these texts before any documentation, so they are kept together,
 where they can be read and held to one standard.
 Owns: the texts of time-outs and refusals. Must not know: a producer, its state, its connections.
-Rules: each names the call, says whether its operation goes on, and gives the most likely remedy.
+Rules:
+* Each names the call, says whether its operation goes on, and gives the most likely remedy.
+* A remedy is a guess. It is left out where the cause is known.
 """
 
 from __future__ import annotations
@@ -46,8 +48,7 @@ _HINTS = {
     ),
     "commit_transaction": (
         "A commit waits for every record and its callback first, then for the coordinator: look"
-        " for partitions without a leader or with too few replicas in sync. abort_transaction()"
-        " gives up instead; if the commit was sent already, its outcome may stay unknown."
+        " for partitions without a leader or with too few replicas in sync."
     ),
     "abort_transaction": (
         "An abort waits for the requests in flight, then for the coordinator: look for brokers"
@@ -63,6 +64,13 @@ _HINTS = {
         " has to abort, and to lease again."
     ),
 }
+# The way out that a call has besides its repetition.
+_WAYS_OUT = {
+    "commit_transaction": (
+        "abort_transaction() gives up instead; if the commit was sent already, its outcome may"
+        " stay unknown."
+    ),
+}
 
 
 class WaitInCallbackError(IllegalStateError):
@@ -70,7 +78,11 @@ class WaitInCallbackError(IllegalStateError):
 
 
 def timed_out(
-    call: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
+    call: str,
+    max_block_ms: int,
+    tries: Sequence[KafkaError] = (),
+    are_cause: bool = True,
+    refusal: KafkaError | None = None,
 ) -> KafkaTimeoutError:
     """Return the error of a transactional call that took longer than `max_block_ms`.
 
@@ -79,12 +91,18 @@ def timed_out(
         max_block_ms: the setting.
         tries: the last failure of each address that cannot be reached.
         are_cause: whether no other part of the cluster was reached since the call began.
+        refusal: the last refusal of a request that the call waits for.
     """
     why, rest = _in_text(tries, are_cause)
-    hint = "" if why else f" {_HINTS[call]}"
+    way_out = "" if why else _WAYS_OUT.get(call, "")
+    hint = "" if why or refusal is not None else _HINTS[call]
+    if refusal is not None:
+        why = f": {refusal}"
     text = f"{call} did not finish within max_block_ms={max_block_ms}{why}."
-    text = f"{text} {_GOES_ON.format(call=call)}{hint}".removesuffix(".")
-    return caused_by(KafkaTimeoutError(f"{text}{rest}."), tries, are_cause=are_cause)
+    sentences = (text, _GOES_ON.format(call=call), hint, way_out)
+    text = " ".join(filter(None, sentences)).removesuffix(".")
+    error = KafkaTimeoutError(f"{text}{rest}.")
+    return caused_by(error, tries, are_cause=are_cause, refusal=refusal)
 
 
 def _in_text(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
@@ -108,16 +126,21 @@ def topic_unknown(
 
 
 def flush_timed_out(
-    limit_s: float, tries: Sequence[KafkaError] = (), are_cause: bool = True
+    limit_s: float,
+    tries: Sequence[KafkaError] = (),
+    are_cause: bool = True,
+    refusal: KafkaError | None = None,
 ) -> KafkaTimeoutError:
-    """Return the error of a flush that took too long."""
+    """Return the error of a flush that took too long. It takes the arguments of `timed_out`."""
     why = f", {in_words(tries)}" if tries and are_cause else ""
     rest = "" if why else also(tries)
+    if refusal is not None:
+        why = f", and {refusal}"
     error = KafkaTimeoutError(
         f"flush did not finish within {limit_s:g} s: some records are still on their way{why}."
         f" They go on; call flush() again to wait for them{rest}."
     )
-    return caused_by(error, tries, are_cause=are_cause)
+    return caused_by(error, tries, are_cause=are_cause, refusal=refusal)
 
 
 Lost = Callable[[BaseException], KafkaError]

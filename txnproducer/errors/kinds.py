@@ -53,8 +53,9 @@ class KafkaError(Exception):
         recovery: the next step (see `Recovery`). The class has the default. The producer sets it
             on the instance, since its state decides: the same code can require an abort in one
             place and a new producer in another.
-        causes: for a time-out, the last failure of each address that could not be reached; the
-            last of them is `__cause__` as well.
+        causes: for a time-out, the last failure of each address that could not be reached, then
+            the last refusal of the request that was waited for. If the last of them is the cause
+            of the time-out, it is `__cause__` as well.
     """
 
     __module__ = _PUBLIC_HOME

@@ -30,6 +30,7 @@ from txnproducer._core.batches.results import (
     ProduceRequestResult,
     RecordErrors,
 )
+from txnproducer._core.failed_tries import Refusal
 from txnproducer._core.ports import Waiter
 from txnproducer._record.batch_builder import RecordBatchBuilder
 from txnproducer._record.format import NO_SEQUENCE, Header, increment_sequence
@@ -84,6 +85,7 @@ class ProducerBatch:
         "memory_bytes",
         "producer_epoch",
         "producer_id",
+        "refusal",
         "result",
         "topic_partition",
         "was_sent",
@@ -115,6 +117,7 @@ class ProducerBatch:
         self.may_be_written = False
         self.may_come_late = False
         self.last_error: KafkaError | None = None
+        self.refusal: Refusal | None = None
         self.is_overtaken = False
         self.is_in_flight = False
         self.final_state: FinalState | None = None
@@ -290,6 +293,16 @@ class ProducerBatch:
     def attempt_failed(self, error: KafkaError) -> None:
         """Note why another attempt is needed. An expiry names this error."""
         self.last_error = error
+        self.refusal = None
+
+    def refused(self, node_id: int, code: int, now_ms: int) -> None:
+        """Note the broker and the code that make another attempt necessary."""
+        self.refusal = Refusal(
+            f"Produce for {self.topic_partition.topic}-{self.topic_partition.partition}",
+            node_id,
+            code,
+            now_ms,
+        )
 
     def overtaken(self) -> None:
         """Note that a later batch was written. A renumbering does not end that."""

@@ -31,6 +31,7 @@ from txnproducer._core.batches.results import (
     FlushTicket,
     FutureRecordMetadata,
 )
+from txnproducer._core.failed_tries import Refusal
 from txnproducer._core.metadata import NEVER_MS, TopicSnapshot
 from txnproducer._core.ports import Waiter
 from txnproducer._protocol.backoff import ExponentialBackoff
@@ -472,6 +473,12 @@ class RecordAccumulator:
     def has_incomplete(self) -> bool:
         """Whether any batch has not ended yet, or its callbacks have not run."""
         return bool(self._incomplete)
+
+    def refusals(self, now_ms: int) -> list[Refusal]:
+        """Return the last refusal of each batch that was refused and has not ended."""
+        refused = [(each, each.refusal) for each in self._incomplete if each.refusal is not None]
+        # While a batch waits, its last answer holds, as for a topic that is gone.
+        return [r if each.is_in_flight else r._replace(at_ms=now_ms) for each, r in refused]
 
     @property
     def has_undrained(self) -> bool:

@@ -235,6 +235,8 @@ class CoordinatorSender:
             handler.on_failure(failure, response.error)
         if handler.is_retry:
             self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
+            if body is not None:
+                handler.note_refusal(body, response.request.connection.node_id, now_ms)
 
     def handle_connection_event(self, event: ConnectionEvent) -> None:
         """Handle a connection's event: a disconnected coordinator is looked up again."""

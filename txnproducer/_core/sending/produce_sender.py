@@ -24,11 +24,13 @@ from txnproducer._core.batches.partition_queues import PartitionQueue
 from txnproducer._core.batches.producer_batch import ProducerBatch, place_in_line
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import RecordErrors
+from txnproducer._core.failed_tries import FailedTries, caused_by
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.drain import check_ready, drain
 from txnproducer._core.sending.produce_outcome import (
+    SUCCESS,
     BatchAction,
     ProduceOutcome,
     judge,
@@ -105,6 +107,7 @@ class ProduceSender:
         accumulator: has the batches.
         transactions: numbers the batches; None without idempotence.
         metrics: counts.
+        tries: has the words for refusals.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class ProduceSender:
         accumulator: RecordAccumulator,
         transactions: TransactionManager | None,
         metrics: Metrics,
+        tries: FailedTries,
     ) -> None:
         self._options = options
         self._client = client
@@ -125,6 +129,7 @@ class ProduceSender:
         self._transactions = transactions
         self._drained = None if transactions is None else transactions.progress
         self._metrics = metrics
+        self._tries = tries
         self.requests_in_flight = 0
         # Batches on the wire whose records have not ended, by partition and in the order of
         # sending.
@@ -152,13 +157,25 @@ class ProduceSender:
 
     def _fail_expired(self, batch: ProducerBatch, now_ms: int) -> None:
         topic, partition = batch.topic_partition
-        error = KafkaTimeoutError(
+        refusal = self._last_refusal(batch, now_ms)
+        told = "" if refusal is None or batch.was_sent else f"; {refusal}"
+        text = (
             f"{batch.record_count} record(s) for {topic}-{partition} expired "
             f"{now_ms - batch.created_ms} ms after their batch was begun "
-            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}. "
+            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}"
+            f"{told}. "
             f"{self._what_to_do(batch)}, or raise delivery_timeout_ms if this is too soon"
         )
+        error = caused_by(KafkaTimeoutError(text), (), refusal=refusal)
         self.fail_batch(batch, error, lambda _: error, is_refusal_certain=False, now_ms=now_ms)
+
+    def _last_refusal(self, batch: ProducerBatch, now_ms: int) -> KafkaError | None:
+        """Return the last refusal of a batch, or of a request that keeps it waiting, or None."""
+        if batch.refusal is not None:
+            return self._tries.refusal_error(batch.refusal)
+        if self._transactions is None:
+            return None
+        return self._tries.last_refusal(self._transactions.requests.refusals(), now_ms)
 
     def _what_to_do(self, batch: ProducerBatch) -> str:
         if self._transactions is not None and self._transactions.is_transactional:
@@ -280,10 +297,10 @@ class ProduceSender:
         latency_ms = now_ms - response.request.created_ms
         self._metrics.observe("request-latency", latency_ms, now_ms)
         self._metrics.observe("produce-throttle-time", body.throttle_time_ms, now_ms)
-        self._handle_produce_response(batches, body, now_ms)
+        self._handle_produce_response(batches, body, response.request.connection.node_id, now_ms)
 
     def _handle_produce_response(
-        self, batches: Sequence[ProducerBatch], body: ProduceResponse, now_ms: int
+        self, batches: Sequence[ProducerBatch], body: ProduceResponse, node_id: int, now_ms: int
     ) -> None:
         unanswered = {batch.topic_partition: batch for batch in batches}
         new_leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}
@@ -293,7 +310,11 @@ class ProduceSender:
                 _LOG.error("an answer for %s, which was not sent", partition.topic_partition)
                 continue
             outcome = self._complete_safely(batch, partition, now_ms)
-            if outcome is not None and outcome.new_leader is not None:
+            if outcome is None or outcome is SUCCESS:
+                continue
+            if outcome.action is BatchAction.RETRY:
+                batch.refused(node_id, partition.error_code, now_ms)
+            if outcome.new_leader is not None:
                 new_leaders[partition.topic_partition] = outcome.new_leader
         # A partition without an answer is in doubt, as after a lost connection: it may be written.
         if unanswered:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from txnproducer._core.failed_tries import Refusal
 from txnproducer._core.transactions.requests import FindCoordinatorHandler, TxnRequestHandler
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -53,6 +54,10 @@ class TxnRequestQueue:
     def any(self, is_meant: Callable[[TxnRequestHandler], bool]) -> bool:
         """Return whether a queued request meets a condition."""
         return any(is_meant(handler) for _, _, handler in self._heap)
+
+    def refusals(self) -> list[Refusal]:
+        """Return the last refusal of each queued request that was refused."""
+        return [entry[2].refusal for entry in self._heap if entry[2].refusal is not None]
 
     def end(
         self,
@@ -95,6 +100,7 @@ class CoordinatorRequests:
         self._has_in_flight = False
         self._coordinators: dict[CoordinatorType, BrokerNode | None] = {}
         self._coordinator_keys: dict[CoordinatorType, str] = {}
+        self._logged: dict[tuple[CoordinatorType, str], BrokerNode] = {}
 
     @property
     def has_pending_requests(self) -> bool:
@@ -110,6 +116,11 @@ class CoordinatorRequests:
     def is_idle(self) -> bool:
         """Whether nothing is queued, and nothing out."""
         return not self.queue and self.out is None
+
+    def refusals(self) -> list[Refusal]:
+        """Return the last refusal of each request that was refused and has not ended."""
+        out = None if self.out is None else self.out.refusal
+        return [*self.queue.refusals(), *(() if out is None else (out,))]
 
     # --- a request on its way -------------------------------------------------------------------
 
@@ -204,7 +215,10 @@ class CoordinatorRequests:
 
     def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
         """Take in a coordinator's address."""
-        _LOG.info("%s: the coordinator of %s %r is %s", self._name, key_type.name, key, node)
+        # A coordinator that refuses is looked up many times a second, mostly in the same place.
+        if self._logged.get((key_type, key)) != node:
+            _LOG.info("%s: the coordinator of %s %r is %s", self._name, key_type.name, key, node)
+            self._logged[key_type, key] = node
         self._coordinators[key_type] = node
         self._coordinator_keys[key_type] = key
 

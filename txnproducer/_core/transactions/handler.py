@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final, Protocol, TypeAlias
 
+from txnproducer._core.failed_tries import Refusal
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._core.transactions.identity import ProducerIdentity
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -32,6 +33,7 @@ from txnproducer.errors import (
     ErrorCode,
     IllegalStateError,
     KafkaError,
+    RetriableError,
     TransactionAbortedError,
     UnknownServerError,
     UnsupportedVersionError,
@@ -205,6 +207,7 @@ class TxnRequestHandler(ABC):
         needs_coordinator: the kind of coordinator that it goes to; None for any broker.
         is_retry: whether it is queued again after an attempt.
         is_taken: whether it has left the queue to be sent.
+        refusal: the last answer that asked for another attempt; None if there was none.
         order: its place among equals; given with the first queueing, kept in later ones.
     """
 
@@ -221,6 +224,7 @@ class TxnRequestHandler(ABC):
         self.result = result
         self.is_retry = False
         self.is_taken = False
+        self.refusal: Refusal | None = None
         self.order = -1
         self._is_in_doubt = False
         self._markers_awaited_count = 0
@@ -272,9 +276,24 @@ class TxnRequestHandler(ABC):
             return
         if not isinstance(response, self.answer_type):
             raise IllegalStateError(f"not the answer to this request: {response!r}")
-        is_early = ErrorCode.CONCURRENT_TRANSACTIONS in _codes(response)
+        codes = [part.error_code for part in _parts(response)]
+        is_early = ErrorCode.CONCURRENT_TRANSACTIONS in codes
         self._markers_awaited_count = self._markers_awaited_count + 1 if is_early else 0
         self._handle(response)
+
+    def note_refusal(self, response: Response, node_id: int, now_ms: int) -> None:
+        """Note the code by which a broker has asked for another attempt."""
+        for part in _parts(response):
+            # Other partitions may be accepted, or denied for good.
+            if part.error_code and issubclass(class_for_code(part.error_code), RetriableError):
+                place = getattr(part, "topic_partition", None)
+                where = "" if place is None else f" for {place.topic}-{place.partition}"
+                name = f"{self._request_name}{where}"
+                self.refusal = Refusal(name, node_id, part.error_code, now_ms)
+
+    @property
+    def _request_name(self) -> str:
+        return type(self).__name__.removesuffix("Handler")
 
     @abstractmethod
     def _handle(self, response: Any) -> None:
@@ -301,7 +320,7 @@ class TxnRequestHandler(ABC):
     def _unsupported(self, error: KafkaError | None) -> KafkaError:
         detail = "" if error is None else f": {error}"
         return UnsupportedVersionError(
-            f"the broker supports no version of {type(self).__name__.removesuffix('Handler')}"
+            f"the broker supports no version of {self._request_name}"
             f" that this producer can use{detail}"
         )
 
@@ -368,8 +387,9 @@ class TxnRequestHandler(ABC):
         return f"<{type(self).__name__}{' retry' if self.is_retry else ''} {self.result}>"
 
 
-def _codes(response: Any) -> tuple[int, ...]:
-    """Return the error codes of a coordinator's answer."""
+def _parts(response: Any) -> Sequence[Any]:
+    """Return the parts of a coordinator's answer that have an error code each."""
     if hasattr(response, "error_code"):
-        return (response.error_code,)
-    return tuple(result.error_code for result in getattr(response, "results", ()))
+        return (response,)
+    results: Sequence[Any] = getattr(response, "results", ())
+    return results or getattr(response, "coordinators", ())

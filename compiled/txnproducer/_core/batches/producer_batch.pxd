@@ -27,6 +27,7 @@ cdef class ProducerBatch:
     cdef public Py_ssize_t memory_bytes
     cdef public long producer_epoch
     cdef public long long producer_id
+    cdef public object refusal
     cdef public object result
     cdef public object topic_partition
     cdef public bint was_sent
