@@ -310,7 +310,7 @@ def test_a_refused_end_is_told_by_its_cause_and_each_later_call_names_it_again(c
     harness = in_transaction()
     harness.client.prepare_produce()
     harness.run_until(harness.send().done)
-    harness.client.prepare_refused_end(code)
+    harness.client.prepare_refused_end(code, is_commit=False)
     with pytest.raises(KafkaError, match=words) as told:
         harness.complete(harness.core.begin_abort())
     for call in (harness.begin_transaction, harness.core.begin_abort, harness.send_offsets):
