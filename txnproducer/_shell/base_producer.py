@@ -26,7 +26,7 @@ from txnproducer._record.compression import codec_for
 from txnproducer._shell import live_producers, refusals
 from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.io_thread import IoThread
-from txnproducer._shell.waiting import wait_for_brokers
+from txnproducer._shell.waiting import wait_until_done
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import SYSTEM, Platform
@@ -295,7 +295,7 @@ class BaseProducer:
         except KafkaError as refusal:
             # Without the lock, since this waits for the answer of the coordinator.
             raise self._explained(refusal) from refusal.__cause__
-        if not self._wait_for_brokers(lambda: result.is_completed):
+        if not self._wait_until_done(lambda: result.is_completed):
             tries = self._failed_tries(began_ns // 1_000_000)
             raise refusals.timed_out(call, self._config.max_block_ms, *tries)
         error = None if result.error is None else self._explained(result.error)
@@ -309,8 +309,8 @@ class BaseProducer:
         if error is not None:
             raise error
 
-    def _wait_for_brokers(self, is_done: Callable[[], bool]) -> bool:
-        return wait_for_brokers(self._io, self._core, is_done, self._max_block_s)
+    def _wait_until_done(self, is_done: Callable[[], bool]) -> bool:
+        return wait_until_done(self._io, self._core, is_done, self._max_block_s)
 
     def _failed_tries(self, began_ms: int) -> tuple[tuple[KafkaError, ...], bool]:
         with self._lock:
@@ -333,7 +333,7 @@ class BaseProducer:
         if lease.cluster_id is None:
             return
         began_ms = self._platform.monotonic_ms()
-        if not self._wait_for_brokers(lambda: core.cluster_id is not None):
+        if not self._wait_until_done(lambda: core.cluster_id is not None):
             tries = self._failed_tries(began_ms)
             raise refusals.timed_out("join", self._config.max_block_ms, *tries)
         with self._lock:

@@ -14,12 +14,12 @@ from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMeta
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._shell.io_thread import IoThread
 
-__all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_for_brokers"]
+__all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_until_done"]
 
 _Done = TypeVar("_Done")
 
 
-def wait_for_brokers(
+def wait_until_done(
     io: IoThread, core: ProducerCore, is_done: Callable[[], bool], timeout_s: float
 ) -> bool:
     """Block until `is_done()` or the time-out. Return whether it is done.
@@ -136,7 +136,7 @@ def wake_sender(io: IoThread, core: ProducerCore) -> None:
 def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
     """Wait until the step can be repeated. Return False once the time is up."""
     left_s = max(0, deadline_ms - io.platform.monotonic_ms()) / 1000
-    can_proceed = wait_for_brokers(io, core, lambda: core.append_can_proceed(blocked), left_s)
+    can_proceed = wait_until_done(io, core, lambda: core.append_can_proceed(blocked), left_s)
     return can_proceed or io.platform.monotonic_ms() < deadline_ms
 
 

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import click
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.config._java_security import JAVA_SECURITY_KEYS
 from txnproducer.config._settings import SETTINGS
@@ -73,6 +74,7 @@ def cluster_options(function: _F) -> _F:
             "-b",
             "--bootstrap-servers",
             metavar="HOST:PORT[,...]",
+            callback=not_empty(f"the brokers of ${BOOTSTRAP_VARIABLE}"),
             help=f"Brokers to begin with; default ${BOOTSTRAP_VARIABLE}.",
         ),
     ):
@@ -100,7 +102,8 @@ def read_settings(
     refuse_twice(name for name, _ in given)
     # After the file: the command line overrides it.
     settings |= dict(given)
-    servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
+    # An empty setting is no reason to write to another cluster, which the variable may name.
+    servers = settings.get("bootstrap.servers", os.environ.get(BOOTSTRAP_VARIABLE))
     if not servers:
         raise click.UsageError(
             f"no broker is named: pass -b HOST:PORT, or set {BOOTSTRAP_VARIABLE}"

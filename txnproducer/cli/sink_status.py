@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txnproducer.cli._common import cluster_options, reach, read_settings
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
@@ -41,10 +42,11 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
 
 @click.command()
 @cluster_options
-@click.argument("sink_id")
+@click.argument("sink_id", callback=not_empty())
 @click.option(
     "--ledger-topic",
     required=True,
+    callback=not_empty(),
     help="The topic that the ledger's offsets name: the sink's ledgerTopic, or its topic.",
 )
 @click.option(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from txnproducer.admin import our_errors
 from txnproducer.cli._common import cluster_options, reach, read_settings
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.cli._readback import ID_HEADER, By, TopicCount, count_topic
 from txnproducer.config import ProducerConfig
 
@@ -75,7 +76,7 @@ def _comparison(count: TopicCount, by: By) -> str:
 
 @click.command()
 @cluster_options
-@click.option("-t", "--topic", required=True, help="Which topic.")
+@click.option("-t", "--topic", required=True, callback=not_empty(), help="Which topic.")
 @click.option(
     "--by",
     type=click.Choice(["id", "key", "value", "none"]),

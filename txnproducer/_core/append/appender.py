@@ -180,7 +180,7 @@ class Appender:
         # An earlier call of the core may have stopped half-way, and the checks below read its
         # state.
         self.finish_interrupted_call()
-        record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        record = _RecordToAppend(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
         if ticket is None:
             # The ticket exists before the pool queues it, so `finally` knows it whenever Ctrl-C
@@ -237,7 +237,11 @@ class Appender:
             self._unclaimed = None
 
     def _append_record(
-        self, record: _Record, ticket: MemoryTicket, now_ms: int, blocked: AppendBlocked | None
+        self,
+        record: _RecordToAppend,
+        ticket: MemoryTicket,
+        now_ms: int,
+        blocked: AppendBlocked | None,
     ) -> FutureRecordMetadata | AppendBlocked:
         snapshot = self._snapshot(record)
         if snapshot is None:
@@ -281,12 +285,12 @@ class Appender:
         """
         if blocked is not None:
             self.refuse_if_ended(blocked.transaction)
-        record = _Record(topic, None, None, (), partition, 0, None)
+        record = _RecordToAppend(topic, None, None, (), partition, 0, None)
         if self._snapshot(record) is not None:
             return None
         return self._wait_for_metadata(record, now_ms, blocked)
 
-    def _snapshot(self, record: _Record) -> TopicSnapshot | None:
+    def _snapshot(self, record: _RecordToAppend) -> TopicSnapshot | None:
         """Return the record's topic, or None if that or the record's partition is not known."""
         # A closed producer is reported before missing metadata: its sender asks for none.
         if self._accumulator.is_closed:
@@ -298,7 +302,7 @@ class Appender:
 
     def _append_sticky(
         self,
-        record: _Record,
+        record: _RecordToAppend,
         queues: TopicQueues,
         snapshot: TopicSnapshot,
         ticket: MemoryTicket,
@@ -329,7 +333,7 @@ class Appender:
 
     def _append_to(
         self,
-        record: _Record,
+        record: _RecordToAppend,
         queues: TopicQueues,
         queue: PartitionQueue,
         ticket: MemoryTicket,
@@ -383,7 +387,7 @@ class Appender:
 
     # --- reasons against a record ---------------------------------------------------------------
 
-    def _size_error(self, record: _Record) -> KafkaError | None:
+    def _size_error(self, record: _RecordToAppend) -> KafkaError | None:
         # Before compression, as in `ensureValidRecordSize` of Java: what it saves is not known
         # yet.
         size = batch_size_upper_bound(record.key, record.value, record.headers)
@@ -419,7 +423,7 @@ class Appender:
         return None
 
     def _wait_for_metadata(
-        self, record: _Record, now_ms: int, blocked: AppendBlocked | None
+        self, record: _RecordToAppend, now_ms: int, blocked: AppendBlocked | None
     ) -> FutureRecordMetadata | AppendBlocked:
         metadata = self._metadata
         # Taken out also if it is not used, so that the next call does not meet it either.
@@ -557,12 +561,14 @@ class Appender:
             transactions.progress.maybe_transition_to_error_state(error)
         self.needs_wakeup = True
 
-    def _fail(self, record: _Record, error: KafkaError, now_ms: int) -> FutureRecordMetadata:
+    def _fail(
+        self, record: _RecordToAppend, error: KafkaError, now_ms: int
+    ) -> FutureRecordMetadata:
         return self.fail_append(error, record.topic, record.partition, record.on_delivery, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _RecordToAppend:
     """A record on the long way through the checks."""
 
     topic: str

@@ -1,4 +1,4 @@
-"""The course of every task that writes: it takes its place, looks, and writes or compares.
+"""The order of a task's steps: it takes its place, looks, and writes or compares.
 
 Why it exists: a task may commit its partition, leave its transaction open, or write into the
 driver's transaction. The order of the steps is the same, and it is what makes each of them safe.
