@@ -457,14 +457,14 @@ class TransactionalProducer(RecordWriter):
                 raise lost from error
             raise
 
-    def _settle(self) -> None:
+    def _settle(self, *, is_closing: bool = False) -> None:
         """Bring the current transaction's `outcome` up to date.
 
         Call with the lock held: another thread may begin the next transaction, or learn more about
         this one.
         """
         if self._transaction is not None:
-            self._transaction.outcome = self._outcome()
+            self._transaction.settle(self._outcome(), is_closing=is_closing)
 
     def _outcome(self) -> Outcome:
         manager = self._core.transaction_manager

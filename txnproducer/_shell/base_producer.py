@@ -191,7 +191,7 @@ class BaseProducer:
         finally:
             # Also after an interrupt: the outcome of the transaction may be known already.
             with self._lock:
-                self._settle()
+                self._settle(is_closing=True)
             # Until then a fork and the exit still have to find the producer.
             if self._io.has_ended:
                 live_producers.forget(self)
@@ -344,5 +344,5 @@ class BaseProducer:
                 f" {cluster_id!r}"
             )
 
-    def _settle(self) -> None:
+    def _settle(self, *, is_closing: bool = False) -> None:
         """Note the end of a call that may know the transaction's outcome. Call with the lock."""
