@@ -171,7 +171,7 @@ def test_the_plan_is_committed_again_before_it_expires(driver, monkeypatch):
     write_all(enter(sink, 1))
     sink._batches.runs.batch_done()
     assert committed_plans == []
-    monkeypatch.setattr(runs_module, "_PLAN_LASTS_S", 0.0)
+    monkeypatch.setattr(runs_module, "REFRESH_AFTER_S", 0.0)
     assert enter(sink, 2).run == 1
     assert [(plan.run, plan.most_writers) for plan in committed_plans] == [(1, 2)]
 
