@@ -241,6 +241,15 @@ def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing(
     assert harness.state is TransactionState.ABORTING_TRANSACTION
 
 
+def test_a_place_that_cannot_exist_is_known_without_a_question():
+    core = in_transaction().core
+    for name in ("a b", "", "..", "x" * 250, "topic\n"):
+        assert "is not a valid topic name" in (core.reason_against(name, None) or "")
+    assert "has no partition 3: it has 3" in (core.reason_against("topic", 3) or "")
+    for topic, partition in (("topic", 2), ("topic", None), ("not.known_yet-1", 9)):
+        assert core.reason_against(topic, partition) is None
+
+
 def waiting_for_partition(number):
     harness = in_transaction()
     blocked = harness.try_send(partition=number)

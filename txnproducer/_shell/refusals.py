@@ -66,7 +66,13 @@ _HINTS = {
 
 
 class WaitInCallbackError(IllegalStateError):
-    """The refusal of a call in a delivery callback, because it would have to wait."""
+    """The refusal of a call in a delivery callback, because it would have to wait.
+
+    Attributes:
+        reason: why waiting would not help either; None if it may help.
+    """
+
+    reason: str | None = None
 
 
 def timed_out(
@@ -154,12 +160,17 @@ def offsets_lost_in_callback(error: BaseException) -> KafkaError:
     return told
 
 
-def waited_in_callback(topic: str) -> KafkaError:
+def waited_in_callback(topic: str, reason: str | None) -> KafkaError:
     """Return the error of a transaction whose delivery callback could not send without waiting.
 
     Args:
         topic: the topic of the lost record.
+        reason: why waiting would not help either; None if it may help.
     """
+    if reason is not None:
+        return TransactionAbortableError(
+            f"a delivery callback could not send to {topic!r}: {reason}. Abort this transaction"
+        )
     return TransactionAbortableError(
         f"a delivery callback could not send to {topic!r}: the record had to wait for metadata,"
         " memory or a partition that the topic does not have yet, and a callback cannot. Call"
@@ -204,8 +215,16 @@ def owned(call: str) -> KafkaError:
     )
 
 
-def in_callback() -> WaitInCallbackError:
-    """Return the refusal to wait in a delivery callback."""
+def in_callback(reason: str | None = None) -> WaitInCallbackError:
+    """Return the refusal to wait in a delivery callback.
+
+    Args:
+        reason: why waiting would not help either; None if it may help.
+    """
+    if reason is not None:
+        hopeless = WaitInCallbackError(reason)
+        hopeless.reason = reason
+        return hopeless
     return WaitInCallbackError(
         "a delivery callback runs on the thread that does the work, and cannot wait"
         " for it: call this on another thread"
