@@ -957,6 +957,21 @@ def test_a_configuration_made_before_is_taken_as_it_is(client):
     config = ProducerConfig.build(bootstrap_servers="boot:9092", transactional_id="mine")
     with TransactionalProducer.from_config(config) as one:
         assert repr(one) == "<TransactionalProducer 'mine' UNINITIALIZED>"
+    assert repr(one) == "<TransactionalProducer 'mine' closed>"
+
+
+def test_a_closed_producer_names_the_call_that_it_refuses(ready):
+    ready.begin_transaction()
+    ready.close()
+    with pytest.raises(IllegalStateError, match=r"^cannot call send\(\): the producer is closed"):
+        ready.send("topic", b"v")
+    with pytest.raises(IllegalStateError, match=r"^cannot enter a `with` block: the producer"):
+        ready.__enter__()
+    ready.disown()
+    with pytest.raises(ForkedProducerError, match=r"^cannot call metrics\(\): the producer was"):
+        ready.metrics()
+    with pytest.raises(ForkedProducerError, match=r"^cannot read transaction_state: the producer"):
+        _ = ready.transaction_state
 
 
 # --- at the limits -------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class TransactionalProducer(RecordWriter):
 
         config = self._config
         security = {name: value for name, value in config.security.items() if value is not None}
-        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+        servers = ",".join(config.bootstrap_servers)
         try:
             return admin.broker_setting(
                 servers, "transaction.max.timeout.ms", _LIMIT_S, **security

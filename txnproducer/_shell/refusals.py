@@ -195,20 +195,25 @@ def timeout_too_long(error: InvalidTxnTimeoutError, limit_ms: str | None) -> Kaf
     return InvalidTxnTimeoutError(f"{error}. {limit}", recovery=error.recovery)
 
 
+def _verb(call: str) -> str:
+    # A method's name, or a phrase such as "wait for a result".
+    return f"call {call}()" if call.isidentifier() else call
+
+
 def not_open(call: str) -> KafkaError:
     """Refuse a call on a producer whose constructor failed."""
-    return IllegalStateError(f"cannot {call}: the producer could not be opened")
+    return IllegalStateError(f"cannot {_verb(call)}: the producer could not be opened")
 
 
 def closed(call: str) -> KafkaError:
     """Refuse a call on a closed producer."""
-    return IllegalStateError(f"cannot {call}: the producer is closed")
+    return IllegalStateError(f"cannot {_verb(call)}: the producer is closed")
 
 
 def owned(call: str) -> KafkaError:
     """Refuse to begin or end a transaction while another thread's block is open."""
     return IllegalStateError(
-        f"cannot {call}: a transaction block is open, and it is another thread's: only that"
+        f"cannot {_verb(call)}: a transaction block is open, and it is another thread's: only that"
         " thread, or the end of the block, can end it. Threads that share a producer need one lock"
         " around each block; or make a producer for each worker, with a transactional_id of its"
         " own."
@@ -234,7 +239,7 @@ def in_callback(reason: str | None = None) -> WaitInCallbackError:
 def forked(call: str) -> KafkaError:
     """Refuse a call in a forked process."""
     return ForkedProducerError(
-        f"cannot {call}: the producer was made in the parent process; its thread and connections"
-        " did not come along. Make a producer in this process (in gunicorn or Celery: in the"
-        " hook that runs after the fork)."
+        f"cannot {_verb(call)}: the producer was made in the parent process; its thread and"
+        " connections did not come along. Make a producer in this process (in gunicorn or"
+        " Celery: in the hook that runs after the fork)."
     )
