@@ -24,7 +24,7 @@ def in_transaction(version=2, **settings):
 
 
 def with_three_partitions(**settings):
-    """Return a harness in a transaction, whose topic has three partitions."""
+    """Return a harness in a transaction, with three partitions of its topic."""
     return in_transaction(**{"topics": {"topic": 3}, **settings})
 
 
