@@ -16,6 +16,7 @@ from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, Sent
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer._shell import refusals
+from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.block_owner import calling_thread
 from txnproducer._shell.record_writer import OnDelivery, RecordWriter
 from txnproducer._shell.transaction_inquiry import describe_transaction
@@ -125,7 +126,7 @@ class TransactionalProducer(RecordWriter):
 
         config = self._config
         security = {name: value for name, value in config.security.items() if value is not None}
-        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+        servers = ",".join(config.bootstrap_servers)
         try:
             return admin.broker_setting(
                 servers, "transaction.max.timeout.ms", _LIMIT_S, **security
@@ -373,7 +374,7 @@ class TransactionalProducer(RecordWriter):
 
     def _begin_lease(self, claims: int) -> TransactionalRequestResult:
         self._check_owner("lease")
-        return self._core.begin_lease(claims)
+        return self._core.begin_lease(check_claim("claims", claims))
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
         """Add the receipts of participants. A commit needs the receipt of every claim.

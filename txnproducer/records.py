@@ -142,12 +142,15 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
         ValueError: the value is None, or has no group id, or a generation without a member (a
             consumer that has joined has both); the error names the field.
     """
-    if value is None:
+    # None, and a text, which may be meant as the group's id.
+    if not hasattr(value, "group_id"):
+        given = "None" if value is None else f"a {type(value).__name__}"
         raise ValueError(
-            "group_metadata is None: pass consumer.group_metadata() of the consumer that read the "
-            "offsets, or ConsumerGroupMetadata('my-group') for one that assigns partitions itself"
+            f"group_metadata is {given}: pass consumer.group_metadata() of the consumer that read"
+            " the offsets, or ConsumerGroupMetadata('my-group') for one that assigns partitions"
+            " itself"
         )
-    group_id = getattr(value, "group_id", None)
+    group_id = value.group_id
     # The coordinator would refuse an empty one with INVALID_GROUP_ID, and only when it is asked.
     if not isinstance(group_id, str) or not group_id:
         raise ValueError(
@@ -213,7 +216,7 @@ def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndM
     offset = _integer(f"{where}.offset", getattr(value, "offset", value))
     # As in Java's `OffsetAndMetadata`, no offset is negative: there is none for "not known".
     if not 0 <= offset <= _INT64_MAX:
-        raise ValueError(f"{where}.offset is {offset}: it must be 0 or above")
+        raise ValueError(f"{where}.offset is {offset}: it must be 0 to {_INT64_MAX}")
     metadata = getattr(value, "metadata", "")
     # Other libraries have None for "no text" and "not known".
     if metadata is None:

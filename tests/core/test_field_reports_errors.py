@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.on_cluster import committed, is_all_decided, make_cluster, started
-from tests.harness import TP0, CoreHarness
+from tests.core.sending import in_transaction
+from tests.harness import TP0
 from tests.scripted_client import PRODUCER_ID
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey, InitProducerIdResponse
@@ -26,13 +27,6 @@ from txnproducer.records import ConsumerGroupMetadata
 PRODUCE, END_TXN, INIT = ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
 QUIET_MS = 600_000
 either_version = pytest.mark.parametrize("version", [1, 2])
-
-
-def in_transaction(version=2, **settings):
-    harness = CoreHarness(transaction_version=version, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 # --- one meaning for each answer ----------------------------------------------------------------

@@ -61,7 +61,7 @@ class FailedTries:
     @property
     def _addresses(self) -> set[str]:
         nodes = (*self._metadata.bootstrap_nodes, *self._metadata.nodes.values())
-        return {f"{node.host}:{node.port}" for node in nodes}
+        return {node.address for node in nodes}
 
     def are_cause(self, since_ms: int) -> bool:
         """Return whether no broker was reached since then."""
@@ -119,7 +119,7 @@ class FailedTries:
         # A bootstrap address has a negative id, and no metadata name it.
         bootstrap = {node.node_id: node for node in metadata.bootstrap_nodes}
         node = metadata.nodes.get(node_id) or bootstrap.get(node_id)
-        return f"broker {node_id}" if node is None else f"{node.host}:{node.port}"
+        return f"broker {node_id}" if node is None else node.address
 
     @property
     def has_no_host(self) -> bool:
@@ -129,7 +129,7 @@ class FailedTries:
             return False
         # One host that may exist is enough to go on.
         return self._nonexistent.issuperset(
-            f"{node.host}:{node.port}" for node in self._metadata.bootstrap_nodes
+            node.address for node in self._metadata.bootstrap_nodes
         )
 
     def no_host_error(self) -> KafkaError:
@@ -146,7 +146,9 @@ class FailedTries:
 
 def in_words(tries: Sequence[KafkaError]) -> str:
     """Return failed tries for an error's text."""
-    return f"no connection ({'; '.join(str(each) for each in tries)})"
+    # Some of the texts begin with these words themselves.
+    reasons = [str(each).removeprefix("no connection ") for each in tries]
+    return f"no connection ({'; '.join(reasons)})"
 
 
 def also(tries: Sequence[KafkaError]) -> str:

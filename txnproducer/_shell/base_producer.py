@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -49,6 +49,11 @@ _TIMES = {
 }
 # After an exception in its block, a producer does not get minutes to deliver.
 _CLOSE_AFTER_ERROR_S = 30.0
+# The state of a producer that refuses its calls, for its `repr`.
+_ENDED: Mapping[Callable[[str], KafkaError] | None, str] = {
+    refusals.forked: "forked",
+    refusals.closed: "closed",
+}
 # Added to a time-out of the core, so that its answer can reach the caller.
 _MOMENT_S = 2.0
 # At the interpreter's exit, for all producers together, and at least `_SHORT_S` for each: a forced
@@ -201,7 +206,9 @@ class BaseProducer:
         self._refusal = refusal
 
     def __enter__(self) -> Self:
-        self._check_usable("with")
+        if self._refusal is not None:
+            raise self._refusal("enter a `with` block")
+        refuse_reentry(self._lock, "__enter__")
         return self
 
     def __exit__(
@@ -249,7 +256,7 @@ class BaseProducer:
     def __repr__(self) -> str:
         config = self._config
         name = config.transactional_id or config.client_id
-        state = "forked" if self._refusal is refusals.forked else self.transaction_state
+        state = _ENDED.get(self._refusal) or self.transaction_state
         return f"<{type(self).__name__} {name!r} {state}>"
 
     # --- how calls wait ------------------------------------------------------------------------

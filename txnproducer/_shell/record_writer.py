@@ -192,7 +192,7 @@ class RecordWriter(BaseProducer, _FastSender):
             )
             return
         with self._lock:
-            self._core.lose_record(refusals.waited_in_callback(topic))
+            self._core.lose_record(refusals.waited_in_callback(topic, error.reason))
             self._io.poke()
 
     def send_batch(

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._shell import refusals
 from txnproducer._shell.io_thread import IoThread
 
 __all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_until_done"]
@@ -88,9 +89,13 @@ def append_when_possible(
     try:
         # No loop here: from Python 3.12 on its jump back may lie outside the handler of the `try`.
         return _repeat(io, core, call, max_block_ms, step)
-    except BaseException:
+    except BaseException as error:
         # Refused, interrupted, or called where it cannot wait.
         leave_append(io, core, call.blocked)
+        if isinstance(error, refusals.WaitInCallbackError):
+            with io.lock:
+                reason = core.reason_against(call.topic, call.partition)
+            raise refusals.in_callback(reason) from None
         raise
 
 

@@ -109,7 +109,7 @@ class Connector:
         self.step: ExchangeStep | None = None
         self.doing = "the look-up of the name, or the TCP connection"
         self._node = node
-        self._address = f"{node.host}:{node.port}"
+        self._address = node.address
         self._settings = settings
         self._clock_ms = clock_ms
         self._on_done = on_done

@@ -305,7 +305,7 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
 
 def _partition_count(config: ProducerConfig, topic: str) -> int | None:
     """Return the number of a topic's partitions, 0 if there is none, None if it is not known."""
-    servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+    servers = ",".join(config.bootstrap_servers)
     security = {name: value for name, value in config.security.items() if value is not None}
     try:
         return partition_count(servers, topic, _QUESTION_S, **security) or 0

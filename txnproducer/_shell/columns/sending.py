@@ -187,7 +187,7 @@ class RowSender:
             return  # the transaction that may be open now has nothing to do with these rows
         taken_count = call.future.taken_count
         if isinstance(error, WaitInCallbackError):
-            error = refusals.waited_in_callback(call.topic)
+            error = refusals.waited_in_callback(call.topic, error.reason)
         if isinstance(error, IllegalStateError) and not taken_count and not call.is_in_doubt:
             return  # the caller's mistake: a commit under way must not fail because of it
         cause = error if isinstance(error, KafkaError) else None
