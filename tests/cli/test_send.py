@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from txnproducer.cli import _send_transactions, main, send
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
+from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
@@ -358,6 +359,14 @@ def test_an_empty_text_is_not_taken_for_an_option_that_was_not_given(arguments, 
 
 def _must_not_run(*arguments):
     raise AssertionError("the command has begun")
+
+
+def test_the_admin_client_is_given_ipv6_addresses_with_their_brackets(monkeypatch):
+    asked = []
+    monkeypatch.setattr(send, "partition_count", lambda *given, **_: asked.append(given))
+    config = ProducerConfig.build(bootstrap_servers="[::1]:9,b:1")
+    assert send._partition_count(config, "t") == 0
+    assert asked == [("[::1]:9,b:1", "t", 5.0)]
 
 
 @pytest.mark.parametrize("count", [0, 2])

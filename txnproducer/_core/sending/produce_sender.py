@@ -290,7 +290,10 @@ class ProduceSender:
         for partition in body.partitions:
             batch = unanswered.pop(partition.topic_partition, None)
             if batch is None:
-                _LOG.error("an answer for %s, which was not sent", partition.topic_partition)
+                _LOG.error(
+                    "the broker answered for %s, which was not in the request",
+                    partition.topic_partition,
+                )
                 continue
             outcome = self._complete_safely(batch, partition, now_ms)
             if outcome is not None and outcome.new_leader is not None:
