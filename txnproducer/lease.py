@@ -77,11 +77,13 @@ class TransactionParticipant(RecordWriter):
         cls, lease: TransactionLease, claim: int, config: ProducerConfig
     ) -> TransactionParticipant:
         """Take part with an existing configuration. It must have the lease's transactional id."""
+        # Without `__init__`, which would build another configuration.
         participant = cls.__new__(cls)
         participant._take_part(lease, claim, config)  # noqa: SLF001 - our own class
         return participant
 
     def _take_part(self, lease: TransactionLease, claim: int, config: ProducerConfig) -> None:
+        # Before `_open`: a number that is refused must leave no thread.
         claim = check_claim("claim", claim)
         self._open(config)
         try:

@@ -132,6 +132,7 @@ class TransactionalProducer(RecordWriter):
                 servers, "transaction.max.timeout.ms", _LIMIT_S, **security
             )
         except KafkaError as error:
+            # The limit only completes the text of another error, which is raised in any case.
             _LOG.debug("the brokers do not tell transaction.max.timeout.ms: %s", error)
             return None
 
@@ -302,6 +303,7 @@ class TransactionalProducer(RecordWriter):
         refuse_reentry(self._lock, "resolve_outcome")
         self._io.refuse_in_callback()
         with self._lock:
+            # All under one lock, or they could be of two transactions.
             known, commit, begun = self._outcome(), self._last_commit(), self._commit
         if known == "open" or commit is None:
             raise IllegalStateError(
@@ -328,6 +330,7 @@ class TransactionalProducer(RecordWriter):
         known = [node for node in found if node is not None]
         try:
             told = describe_transaction(self._config, self._platform, self._max_block_s, known)
+        # Before Kafka 3.0 no request shows a transaction's state.
         except UnsupportedVersionError:
             return "unknown"
         if told is None:

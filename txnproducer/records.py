@@ -26,6 +26,7 @@ __all__ = [
     "as_offsets",
 ]
 
+# The limits of the protocol's fields: larger numbers would fail only when they are encoded.
 _INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -118,6 +119,7 @@ class ProducerIdAndEpoch:
     @property
     def is_valid(self) -> bool:
         """Whether an id was assigned."""
+        # Coordinators give ids from 0 on, and -1 means that there is none.
         return self.producer_id >= 0
 
     def __str__(self) -> str:

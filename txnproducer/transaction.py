@@ -147,6 +147,7 @@ class Transaction:
     def settle(self, outcome: Outcome, *, is_closing: bool) -> None:
         """Take in the outcome, and whether a close of the producer has brought it."""
         is_cut_off = is_closing and self.outcome == "open" and outcome != "committed"
+        # Kept: the block ends after the close, and has to know of it then.
         self._was_closed = self._was_closed or is_cut_off
         self.outcome = outcome
 

@@ -95,6 +95,7 @@ def read_settings(
     """
     settings = {} if config_file is None else _from_file(config_file)
     given = [_pair(text, "-X") for text in pairs]
+    # Before the secrets are added: their values are no arguments.
     _warn_of_shown_secrets(name for name, _ in given)
     given += [_secret(text) for text in secrets]
     if bootstrap_servers is not None:

@@ -34,6 +34,7 @@ def _table(status: SinkStatus) -> Table:
 
 
 def _cells(one: EntryStatus) -> tuple[str, ...]:
+    # An entry that an earlier version has written has no time.
     age = "?" if one.age_s is None else f"{one.age_s:.0f} s"
     state = {True: "open", False: "none", None: "?"}[one.is_open]
     numbers = (str(one.batch_id), str(one.rows), str(one.writers))
@@ -80,6 +81,7 @@ def command(
     is_known = status.atomicity is not None
     if output == "table":
         if is_known:
+            # Standard output carries the JSON alone, for scripts.
             Console(stderr=True).print(_table(status))
         else:
             click.echo(_unknown(sink_id, ledger_topic), err=True)

@@ -132,6 +132,7 @@ def command(
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
     deadline_s = time.monotonic() + timeout
     reach(config, timeout)
+    # One deadline for both steps: --timeout is for all of it.
     left_s = max(0.0, deadline_s - time.monotonic())
     # An error of kafka-python would end in a stack trace, and would have no exit code.
     with our_errors(servers):
@@ -143,6 +144,7 @@ def command(
     # id has written records twice under new ids, which no comparison recognises.
     surplus = None if expect is None else max(0, found - expect)
     if output == "table":
+        # Standard output carries the JSON line alone, for scripts.
         Console(stderr=True).print(_table(count))
         click.echo(_comparison(count, by), err=True)
     click.echo(_line(count, by, missing, surplus))

@@ -65,6 +65,7 @@ def own_producer(
         MissingRightError: Write on the id is missing.
         KafkaError: the cluster refused, or did not answer.
     """
+    # A stack, since the producer has to outlive the block that times its start.
     with ExitStack() as stack:
         # Only the taking is timed here: the block has phases of its own.
         with rows.timed("init"):
