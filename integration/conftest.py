@@ -122,3 +122,20 @@ def topic(kafka) -> str:
     name = f"spark-{os.getpid()}-{next(_NUMBERS)}"
     kafka.create_topic(name, partitions=PARTITIONS)
     return name
+
+
+@pytest.fixture
+def make_sink(kafka, topic):
+    """Return a function that makes a sink, as a new process has it. The end closes them all."""
+    from txnproducer.spark import ExactlyOnceKafkaSink
+
+    made = []
+
+    def make(**arguments):
+        given = {"topic": topic, "query_id": "query", **arguments}
+        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -89,7 +89,7 @@ def test_of_two_processes_with_one_claim_the_broker_lets_one_write(broker, trans
             first.send(topic, b"first", partition=0)
             receipt = first.receipt()
         holder.adopt([receipt])
-        with pytest.raises(IllegalStateError, match="claim 1 is missing"):
+        with pytest.raises(IllegalStateError, match="the receipt of claim 1 is missing"):
             holder.commit_transaction()
         holder.abort_transaction()
         holder.begin_transaction()

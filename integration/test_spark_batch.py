@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,24 +26,15 @@ from integration.spark_frames import (
 from integration.waiting import wait_until
 from txnproducer import InvalidConfigurationError
 from txnproducer._core.batches.partitioner import partition_for_key
-from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, SinkError
+from txnproducer.spark import LedgerError, SinkError
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
-def sink(kafka, topic):
-    made = []
-
-    def make(**arguments):
-        given = {"topic": topic, "query_id": "query", "atomicity": "batch", **arguments}
-        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def sink(make_sink):
+    return partial(make_sink, atomicity="batch")
 
 
 def number_of(read):

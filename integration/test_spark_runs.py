@@ -12,7 +12,6 @@ from integration.readers import read_with_confluent, values
 from txnproducer import TransactionalProducer, TransactionParticipant, admin
 from txnproducer.errors import KafkaError
 from txnproducer.spark import (
-    ExactlyOnceKafkaSink,
     LedgerError,
     ReplayMismatchError,
     StaleRunError,
@@ -40,17 +39,6 @@ class Row(tuple):
 ROWS = [Row((f"value {n}",)) for n in range(10)]
 
 
-@pytest.fixture
-def driver(kafka, topic):
-    """Return a function that makes a driver: a sink as a new process has it."""
-
-    def make(**arguments):
-        given = {"topic": topic, "query_id": "query", **arguments}
-        return ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given)
-
-    return make
-
-
 def enter(sink, batch_id=0, writers=2, query_id="query"):
     """Begin a batch, and return the plan for its tasks."""
     plan, _ = sink._batches.plan(LedgerBatch(batch_id, query_id, writers))
@@ -72,9 +60,9 @@ def committed(kafka, topic):
 
 
 @pytest.mark.parametrize("partition", [1, 5])
-def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, driver, partition):
-    before = enter(driver(), writers=8)
-    after = enter(driver(), writers=4)
+def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, make_sink, partition):
+    before = enter(make_sink(), writers=8)
+    after = enter(make_sink(), writers=4)
     with pytest.raises(StaleRunError, match=r"this is run 1 .* run 2 "):
         before.write(partition, before.rows(ROWS))
     write_all(after)
@@ -82,11 +70,11 @@ def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, driver
 
 
 def test_a_task_of_an_earlier_batch_that_wakes_writes_nothing_though_a_ledger_is_taken_over(
-    kafka, topic, driver
+    kafka, topic, make_sink
 ):
     # In one run nobody fences it: an attempt that Spark gave up, and that only slept.
-    write_all(enter(driver(query_id="old"), query_id="old"))
-    sink = driver(on_foreign_ledger="take_over")
+    write_all(enter(make_sink(query_id="old"), query_id="old"))
+    sink = make_sink(on_foreign_ledger="take_over")
     asleep = enter(sink)
     write_all(asleep)
     sink._batches.runs.batch_done()
@@ -100,15 +88,15 @@ def test_a_task_of_an_earlier_batch_that_wakes_writes_nothing_though_a_ledger_is
 
 @pytest.mark.parametrize("partition", [1, 5])
 def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
-    kafka, topic, driver, partition
+    kafka, topic, make_sink, partition
 ):
     seen: list[Any] = []
 
     def take_over(name, info):
         if name == "task_before_commit" and info["partition"] == partition and not seen:
-            seen.append(enter(driver(), writers=4))
+            seen.append(enter(make_sink(), writers=4))
 
-    before = enter(driver(on_event=take_over), writers=8)
+    before = enter(make_sink(on_event=take_over), writers=8)
     with pytest.raises(KafkaError):
         before.write(partition, before.rows(ROWS))
     assert committed(kafka, topic) == 0
@@ -136,11 +124,11 @@ def written(kafka, topic):
     return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
 
 
-def test_tasks_take_the_ids_of_their_slots(kafka, topic, driver):
-    before = enter(driver(), writers=3)
+def test_tasks_take_the_ids_of_their_slots(kafka, topic, make_sink):
+    before = enter(make_sink(), writers=3)
     before.write(0, before.rows(PARTS[0]))
     now = PARTS[1], PARTS[2], PARTS[0]
-    plan = complete(driver(), now)
+    plan = complete(make_sink(), now)
     assert {part: slot.number for part, slot in plan.slots.items()} == {2: 0, 0: 2, 1: 1}
     with TransactionalProducer(kafka.bootstrap_servers, plan.ledger.transactional_id(2)) as older:
         older.init_transactions()
@@ -151,34 +139,34 @@ def test_tasks_take_the_ids_of_their_slots(kafka, topic, driver):
     assert (first.is_replay, last.is_replay) == (True, False)
     # A second crash, and another numbering.
     now = PARTS[2], PARTS[0], PARTS[1]
-    plan = complete(driver(), now)
+    plan = complete(make_sink(), now)
     reports = [plan.write(part, plan.rows(rows)) for part, rows in enumerate(now)]
     assert [report.is_replay for report in reports] == [False, True, True]
     assert written(kafka, topic) == [b"a", b"b", b"c"]
     assert sorted(plan.ledger.read(range(3))[1]) == [0, 1, 2]
 
 
-def test_a_task_that_has_other_rows_than_were_read_commits_nothing(kafka, topic, driver):
-    before = enter(driver(), writers=3)
+def test_a_task_that_has_other_rows_than_were_read_commits_nothing(kafka, topic, make_sink):
+    before = enter(make_sink(), writers=3)
     before.write(1, before.rows(PARTS[1]))
-    plan = complete(driver(), PARTS)
+    plan = complete(make_sink(), PARTS)
     with pytest.raises(ReplayMismatchError, match="partition 0 has changed between two passes"):
         plan.write(0, plan.rows(PARTS[2]))
     with pytest.raises(ReplayMismatchError, match=r"Partition 1: 1 rows .* were committed, now"):
         plan.write(1, plan.rows(PARTS[0]))
     assert written(kafka, topic) == [b"b"]
     assert list(plan.ledger.read(range(3))[1]) == [1]
-    plan = complete(driver(), PARTS)
+    plan = complete(make_sink(), PARTS)
     kept = replace(plan, rules=replace(plan.rules, on_replay_mismatch="keep"))
     for part, rows in ((0, PARTS[2]), (1, PARTS[0]), (2, PARTS[2])):
         kept.write(part, kept.rows(rows))
     assert written(kafka, topic) == [b"b", b"c", b"c"]
 
 
-def test_a_slot_that_was_committed_and_is_empty_now_is_not_written_again(kafka, topic, driver):
-    before = enter(driver(), writers=3)
+def test_a_slot_that_was_committed_and_is_empty_now_is_not_written_again(kafka, topic, make_sink):
+    before = enter(make_sink(), writers=3)
     before.write(1, before.rows(PARTS[1]))
-    plan = complete(driver(), PARTS)
+    plan = complete(make_sink(), PARTS)
     delete_group(kafka, plan.ledger.group(1))
     with pytest.raises(BatchFailedError, match="batch 0 in the ledger of 1, and now it is not"):
         plan.write(1, plan.rows(PARTS[1]))
@@ -187,7 +175,7 @@ def test_a_slot_that_was_committed_and_is_empty_now_is_not_written_again(kafka, 
 
 @pytest.mark.parametrize("partition", range(3))
 def test_a_task_of_an_earlier_run_commits_nothing_once_slots_are_assigned(
-    kafka, topic, driver, partition
+    kafka, topic, make_sink, partition
 ):
     # It has written its rows, which another partition has now, and wakes before its commit.
     now = PARTS[1], PARTS[2], PARTS[0]
@@ -195,9 +183,9 @@ def test_a_task_of_an_earlier_run_commits_nothing_once_slots_are_assigned(
 
     def begin_again(name, info):
         if name == "task_before_commit" and info["partition"] == partition and not begun:
-            begun.append(complete(driver(), now))
+            begun.append(complete(make_sink(), now))
 
-    before = enter(driver(on_event=begin_again), writers=3)
+    before = enter(make_sink(on_event=begin_again), writers=3)
     other = (partition + 1) % 3
     before.write(other, before.rows(PARTS[other]))
     with pytest.raises(KafkaError):
@@ -213,7 +201,9 @@ def test_a_task_of_an_earlier_run_commits_nothing_once_slots_are_assigned(
     assert written(kafka, topic) == [b"a", b"b", b"c"]
 
 
-def test_an_attempt_that_lost_its_id_to_its_twin_finds_the_entry_in_its_slot(kafka, topic, driver):
+def test_an_attempt_that_lost_its_id_to_its_twin_finds_the_entry_in_its_slot(
+    kafka, topic, make_sink
+):
     twins: list[Any] = []
 
     def overtake(name, info):
@@ -221,18 +211,18 @@ def test_an_attempt_that_lost_its_id_to_its_twin_finds_the_entry_in_its_slot(kaf
             twins.append(None)
             twins.append(plan.write(info["partition"], plan.rows(PARTS[1])))
 
-    before = enter(driver(), writers=3)
+    before = enter(make_sink(), writers=3)
     before.write(0, before.rows(PARTS[0]))
     now = PARTS[1], PARTS[2], PARTS[0]
-    plan = complete(driver(on_event=overtake), now)
+    plan = complete(make_sink(on_event=overtake), now)
     report = plan.write(0, plan.rows(PARTS[1]))
     assert (report.is_replay, twins[1].is_replay) == (True, False)
     assert written(kafka, topic) == [b"a", b"b"]
 
 
-def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(driver, monkeypatch):
+def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(make_sink, monkeypatch):
     # The commit of a data source, which may have put an entry of this slot under another id.
-    sink = driver()
+    sink = make_sink()
     write_all(enter(sink))
     sink._batches.runs.batch_done()
     read = type(sink._ledger).read
@@ -242,7 +232,7 @@ def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(driver, m
         found = list(partitions)
         if how.get("waits_for_undecided", True) and found and not begun:
             begun.append(None)
-            enter(driver(), 1)
+            enter(make_sink(), 1)
         return read(ledger, found, **how)
 
     monkeypatch.setattr(type(sink._ledger), "read", begin_at_the_first_look_of_a_slot)
@@ -252,7 +242,7 @@ def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(driver, m
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
-def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, driver, has_plan):
+def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, make_sink, has_plan):
     refused: list[LedgerError] = []
 
     def intrude(name, info):
@@ -260,10 +250,10 @@ def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, dri
             if not has_plan:  # as of a version that had none
                 delete_group(kafka, plan.ledger.plan_group)
             with pytest.raises(LedgerError, match="belongs to another query") as caught:
-                enter(driver(query_id="other"), query_id="other")
+                enter(make_sink(query_id="other"), query_id="other")
             refused.append(caught.value)
 
-    sink = driver(on_event=intrude)
+    sink = make_sink(on_event=intrude)
     if not has_plan:
         write_all(replace(enter(sink, writers=1), on_event=None))
     plan = enter(sink, 0 if has_plan else 1, writers=1)
@@ -272,24 +262,24 @@ def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, dri
     assert committed(kafka, topic) == (10 if has_plan else 20)
 
 
-def test_another_query_is_stopped_before_it_has_fenced_a_driver_that_plans(driver, monkeypatch):
-    enter(driver())
+def test_another_query_is_stopped_before_it_has_fenced_a_driver_that_plans(make_sink, monkeypatch):
+    enter(make_sink())
     usual = Runs._commit
     refused: list[LedgerError] = []
 
     def commit(runs, producer, plan):
         if not refused:
             with pytest.raises(LedgerError, match="its plan is run 1 of query query") as caught:
-                enter(driver(query_id="other"), query_id="other")
+                enter(make_sink(query_id="other"), query_id="other")
             refused.append(caught.value)
         usual(runs, producer, plan)
 
     monkeypatch.setattr(Runs, "_commit", commit)
-    assert enter(driver()).run == 2
+    assert enter(make_sink()).run == 2
 
 
 def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_nobody(
-    kafka, topic, driver, monkeypatch
+    kafka, topic, make_sink, monkeypatch
 ):
     usual = Runs._planning
     begun: list[Any] = []
@@ -297,18 +287,18 @@ def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_nobody(
     def planning(runs, settings):
         if not begun:
             begun.append(None)  # the other one's turn is next
-            begun.append(enter(driver(query_id="quick"), query_id="quick"))
+            begun.append(enter(make_sink(query_id="quick"), query_id="quick"))
         return usual(runs, settings)
 
     monkeypatch.setattr(Runs, "_planning", planning)
     with pytest.raises(LedgerError, match="its plan is run 1 of query quick"):
-        enter(driver())
+        enter(make_sink())
     write_all(begun[1])
     assert committed(kafka, topic) == 20
 
 
-def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, topic, driver):
-    sink = driver()
+def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, topic, make_sink):
+    sink = make_sink()
     first = enter(sink, 0)
     write_all(first)
     second = enter(sink, 1)
@@ -322,14 +312,14 @@ def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, t
     assert committed(kafka, topic) == 40
 
 
-def test_an_entry_that_a_task_left_undecided_is_not_waited_for(kafka, topic, driver):
+def test_an_entry_that_a_task_left_undecided_is_not_waited_for(kafka, topic, make_sink):
     seen: list[Any] = []
 
     def enter_again(name, info):
         if name == "task_before_commit" and not seen:
             seen.append(enter(sink, 0))
 
-    sink = driver(on_event=enter_again, options={"transactionTimeout": 300_000})
+    sink = make_sink(on_event=enter_again, options={"transactionTimeout": 300_000})
     plan = enter(sink, 0)
     began = time.monotonic()
     with pytest.raises(KafkaError):
@@ -340,8 +330,8 @@ def test_an_entry_that_a_task_left_undecided_is_not_waited_for(kafka, topic, dri
     assert committed(kafka, topic) == 20
 
 
-def test_more_writers_than_ever_are_planned_before_they_write(kafka, topic, driver):
-    sink = driver()
+def test_more_writers_than_ever_are_planned_before_they_write(kafka, topic, make_sink):
+    sink = make_sink()
     write_all(enter(sink, 0, writers=1))
     more = enter(sink, 1, writers=3)
     planned, _ = more.ledger.read()
@@ -353,19 +343,19 @@ def test_more_writers_than_ever_are_planned_before_they_write(kafka, topic, driv
 
 
 @pytest.mark.parametrize("writers", [1, 3])
-def test_a_driver_that_another_one_has_replaced_stops(driver, writers):
-    old = driver()
+def test_a_driver_that_another_one_has_replaced_stops(make_sink, writers):
+    old = make_sink()
     write_all(enter(old, 0, writers=1))
-    enter(driver(), 1, writers=2)
+    enter(make_sink(), 1, writers=2)
     with pytest.raises(StaleRunError, match="another driver"):
         enter(old, 1, writers=writers)
 
 
-def test_a_sink_that_has_no_plan_yet_counts_the_partitions_that_have_a_ledger(kafka, driver):
-    old = enter(driver(), 0, writers=5)
+def test_a_sink_that_has_no_plan_yet_counts_the_partitions_that_have_a_ledger(kafka, make_sink):
+    old = enter(make_sink(), 0, writers=5)
     write_all(old)
     delete_group(kafka, old.ledger.plan_group)
-    new = enter(driver(), 1, writers=2)
+    new = enter(make_sink(), 1, writers=2)
     planned, _ = new.ledger.read()
     assert (planned.run, planned.most_writers) == (1, 5)
 
@@ -377,12 +367,12 @@ def write_whole(sink, batch_id):
     sink._batches.transactions.write(batch, lambda *_: [])
 
 
-def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, driver):
+def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, make_sink):
     # As after a driver that died after its commit, and a user who then takes the other one.
     anything = {"on_missing_ledger": "write", "on_foreign_ledger": "take_over"}
-    first = driver()
+    first = make_sink()
     write_all(enter(first, 0))
-    other = driver(atomicity="batch", **anything)
+    other = make_sink(atomicity="batch", **anything)
     for batch_id in (0, 1):
         with pytest.raises(LedgerError, match=f"'sink-{topic}' was used with .*batch 0 of query"):
             write_whole(other, batch_id)
@@ -392,25 +382,27 @@ def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, driver):
     assert committed(kafka, topic) == 40
 
 
-def test_a_sink_id_of_whole_batches_does_not_become_one_of_partitions(driver):
+def test_a_sink_id_of_whole_batches_does_not_become_one_of_partitions(make_sink):
     anything = {"on_missing_ledger": "write", "on_foreign_ledger": "take_over"}
-    first = driver(atomicity="batch")
+    first = make_sink(atomicity="batch")
     write_whole(first, 0)
     for batch_id in (0, 1):
         with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
-            driver(**anything).partition_writer(batch_id, writers=2)
+            make_sink(**anything).partition_writer(batch_id, writers=2)
     write_whole(first, 1)
     found = first.status()
     assert (found.atomicity, found.batch.batch_id) == ("batch", 1)
     first.close()
 
 
-def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(kafka, topic, driver):
+def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(
+    kafka, topic, make_sink
+):
     # Nothing tells of it before it commits: neither a ledger nor a plan.
-    asleep, batch = driver(atomicity="batch"), LedgerBatch(0, "query", 0)
+    asleep, batch = make_sink(atomicity="batch"), LedgerBatch(0, "query", 0)
     settings = asleep._cluster.producer_settings()
     asleep._batches.transactions.enter(batch, settings)
-    awake = driver()
+    awake = make_sink()
 
     def run_tasks(lease, _):
         with TransactionParticipant(lease, 0, kafka.bootstrap_servers) as writer:

@@ -17,7 +17,6 @@ from pyspark.errors import AnalysisException
 from integration.readers import read_with_confluent
 from integration.spark_frames import PARTITIONS, Strike, expected, keyed, seen, wait_for
 from txnproducer.spark import (
-    ExactlyOnceKafkaSink,
     KafkaExactlyOnceDataSource,
     LedgerError,
     PartialReplayError,
@@ -30,50 +29,41 @@ from txnproducer.spark.ledger.entries import LedgerBatch
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
-@pytest.fixture
-def sink(kafka, topic):
-    def make(**arguments):
-        given = {"topic": topic, "query_id": "query", **arguments}
-        return ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given)
-
-    return make
-
-
-def test_a_batch_is_written_once_and_its_replay_not_at_all(spark, kafka, topic, sink):
-    writer = sink()
+def test_a_batch_is_written_once_and_its_replay_not_at_all(spark, kafka, topic, make_sink):
+    writer = make_sink()
     report = writer.write(keyed(spark, 100), 0)
     assert (report.rows, report.transactions, report.replayed) == (100, 3, 0)
-    again = sink().write(keyed(spark, 100), 0)
+    again = make_sink().write(keyed(spark, 100), 0)
     assert (again.rows, again.transactions, again.replayed) == (100, 0, 3)
-    sink().write(keyed(spark, 50, first=100), 1)
+    make_sink().write(keyed(spark, 50, first=100), 1)
     assert seen(kafka, topic) == expected(150)
     assert {p: e.batch_id for p, e in writer.status().partitions.items()} == {0: 1, 1: 1, 2: 1}
 
 
-def test_a_replay_with_other_rows_is_an_error_and_changes_nothing(spark, kafka, topic, sink):
-    sink().write(keyed(spark, 30), 0)
+def test_a_replay_with_other_rows_is_an_error_and_changes_nothing(spark, kafka, topic, make_sink):
+    make_sink().write(keyed(spark, 30), 0)
     with pytest.raises(ReplayMismatchError, match=r"30 rows .* were committed, now there are"):
-        sink().write(keyed(spark, 30, first=1), 0)
+        make_sink().write(keyed(spark, 30, first=1), 0)
     assert seen(kafka, topic) == expected(30)
-    kept = sink(on_replay_mismatch="keep").write(keyed(spark, 30, first=1), 0)
+    kept = make_sink(on_replay_mismatch="keep").write(keyed(spark, 30, first=1), 0)
     assert kept.replayed == 3
     assert seen(kafka, topic) == expected(30)
 
 
 @pytest.mark.parametrize("partitions", [2, 4])
 def test_a_whole_batch_that_comes_again_is_compared_as_a_whole_if_it_is_cut_otherwise(
-    spark, kafka, topic, sink, partitions
+    spark, kafka, topic, make_sink, partitions
 ):
-    sink().write(keyed(spark, 30, partitions=3), 0)
-    again = sink().write(keyed(spark, 30, partitions=partitions), 0)
+    make_sink().write(keyed(spark, 30, partitions=3), 0)
+    again = make_sink().write(keyed(spark, 30, partitions=partitions), 0)
     assert (again.rows, again.transactions, again.replayed) == (30, 0, 3)
     other = keyed(spark, 31, partitions=partitions)
     for frame in (other, other.limit(0)):
         with pytest.raises(ReplayMismatchError, match=r"30 rows .* were committed, now there are"):
-            sink().write(frame, 0)
+            make_sink().write(frame, 0)
     with pytest.raises(ReplayMismatchError, match=f"by 3 .* are {partitions}"):
-        sink().partition_writer(0, writers=partitions)
-    writer = sink(on_replay_mismatch="keep")
+        make_sink().partition_writer(0, writers=partitions)
+    writer = make_sink(on_replay_mismatch="keep")
     assert writer.write(other, 0).rows == 30
     other.foreachPartition(writer.partition_writer(0, writers=partitions))
     assert seen(kafka, topic) == expected(30)
@@ -85,23 +75,23 @@ def test_a_whole_batch_that_comes_again_is_compared_as_a_whole_if_it_is_cut_othe
     ("partitions", "refusal"), [(4, PartialReplayError), (8, ReplayMismatchError)]
 )
 def test_a_batch_that_one_far_partition_holds_is_seen_before_a_row_is_written(
-    spark, kafka, topic, sink, partitions, refusal
+    spark, kafka, topic, make_sink, partitions, refusal
 ):
     # As after a driver that was killed when one of eight tasks had committed.
-    write_one_of(sink, 8, 5, keyed(spark, 5, first=100).collect())
+    write_one_of(make_sink, 8, 5, keyed(spark, 5, first=100).collect())
     with pytest.raises(refusal, match=r"5 rows"):
-        sink().write(keyed(spark, 30, partitions=partitions), 0)
+        make_sink().write(keyed(spark, 30, partitions=partitions), 0)
     assert seen(kafka, topic) == expected(5, first=100)
-    assert list(sink().status().partitions) == [5]
+    assert list(make_sink().status().partitions) == [5]
 
 
 def test_a_batch_that_was_broken_off_is_completed_if_its_rows_are_the_same(
-    spark, kafka, topic, sink
+    spark, kafka, topic, make_sink
 ):
     data = keyed(spark, 80, partitions=8)
     parts = data.rdd.glom().collect()
-    write_one_of(sink, 8, 5, parts[5])
-    report = sink().write(data, 0)
+    write_one_of(make_sink, 8, 5, parts[5])
+    report = make_sink().write(data, 0)
     assert (report.transactions, report.replayed) == (7, 1)
     assert seen(kafka, topic) == expected(80)
 
@@ -130,27 +120,27 @@ class Fail:
 
 
 def test_a_batch_that_was_broken_off_is_completed_however_its_partitions_are_numbered_now(
-    spark, kafka, topic, sink
+    spark, kafka, topic, make_sink
 ):
     frame = numbered(spark, 0, 1, 2, 3, 4)
     parts = frame.rdd.glom().collect()
-    write_one_of(sink, 5, 3, parts[3])
+    write_one_of(make_sink, 5, 3, parts[3])
     with pytest.raises(Exception, match="the task dies"):  # a second crash in the replay
-        sink(on_event=Fail((0, 2))).write(numbered(spark, 3, 2, 4, 0, 1), 0)
-    report = sink().write(numbered(spark, 2, 0, 1, 4, 3), 0)
+        make_sink(on_event=Fail((0, 2))).write(numbered(spark, 3, 2, 4, 0, 1), 0)
+    report = make_sink().write(numbered(spark, 2, 0, 1, 4, 3), 0)
     assert report.rows == 17
     assert report.replayed >= 1
-    again = sink().write(numbered(spark, 4, 3, 2, 1, 0), 0)  # a replay of the whole
+    again = make_sink().write(numbered(spark, 4, 3, 2, 1, 0), 0)  # a replay of the whole
     assert (again.rows, again.transactions, again.replayed) == (17, 0, 5)
     assert seen(kafka, topic) == WRITTEN
-    sink().write(keyed(spark, 3, first=20), 1)
+    make_sink().write(keyed(spark, 3, first=20), 1)
 
 
 def test_a_frame_that_changes_between_two_passes_is_refused_and_nothing_is_doubled(
-    spark, kafka, topic, sink, tmp_path
+    spark, kafka, topic, make_sink, tmp_path
 ):
     frame = numbered(spark, 0, 1, 2, 3, 4)
-    write_one_of(sink, 5, 2, frame.rdd.glom().collect()[2])
+    write_one_of(make_sink, 5, 2, frame.rdd.glom().collect()[2])
     folder = str(tmp_path)
 
     def change(batches):
@@ -167,36 +157,36 @@ def test_a_frame_that_changes_between_two_passes_is_refused_and_nothing_is_doubl
                 yield batch
 
     with pytest.raises(Exception, match="partition 0 has changed between two passes"):
-        sink().write(frame.mapInArrow(change, frame.schema), 0)
-    assert 0 not in sink().status().partitions
-    sink().write(numbered(spark, 4, 3, 2, 1, 0), 0)
+        make_sink().write(frame.mapInArrow(change, frame.schema), 0)
+    assert 0 not in make_sink().status().partitions
+    make_sink().write(numbered(spark, 4, 3, 2, 1, 0), 0)
     assert seen(kafka, topic) == WRITTEN
 
 
-def test_a_batch_that_was_broken_off_stops_a_partition_writer(spark, kafka, topic, sink):
+def test_a_batch_that_was_broken_off_stops_a_partition_writer(spark, kafka, topic, make_sink):
     data = keyed(spark, 80, partitions=8)
     parts = data.rdd.glom().collect()
-    write_one_of(sink, 8, 5, parts[5])
+    write_one_of(make_sink, 8, 5, parts[5])
     with pytest.raises(PartialReplayError, match="without the frame"):
-        sink().partition_writer(0, writers=8)
-    data.foreachPartition(sink(on_replay_mismatch="keep").partition_writer(0, writers=8))
+        make_sink().partition_writer(0, writers=8)
+    data.foreachPartition(make_sink(on_replay_mismatch="keep").partition_writer(0, writers=8))
     assert seen(kafka, topic) == expected(80)
 
 
-def write_one_of(sink, writers, partition, rows):
-    plan, _ = sink()._batches.plan(LedgerBatch(0, "query", writers))
+def write_one_of(make_sink, writers, partition, rows):
+    plan, _ = make_sink()._batches.plan(LedgerBatch(0, "query", writers))
     plan.write(partition, plan.rows(rows))
 
 
-def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic, sink):
-    sink().write(keyed(spark, 10), 0)
-    sink().write(keyed(spark, 10, first=10), 1)
+def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic, make_sink):
+    make_sink().write(keyed(spark, 10), 0)
+    make_sink().write(keyed(spark, 10, first=10), 1)
     with pytest.raises(LedgerError, match="another query"):
-        sink(query_id="new").write(keyed(spark, 10), 0)
+        make_sink(query_id="new").write(keyed(spark, 10), 0)
     with pytest.raises(LedgerError, match="rewound"):
-        sink().write(keyed(spark, 10), 0)
+        make_sink().write(keyed(spark, 10), 0)
     assert seen(kafka, topic) == expected(20)
-    sink(query_id="new", on_foreign_ledger="take_over").write(keyed(spark, 5, first=20), 0)
+    make_sink(query_id="new", on_foreign_ledger="take_over").write(keyed(spark, 5, first=20), 0)
     assert seen(kafka, topic) == expected(25)
 
 
@@ -210,13 +200,13 @@ def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic,
     ],
 )
 def test_a_query_goes_on_in_another_topic_if_the_ledger_stays_in_the_old_one(
-    spark, kafka, topic, sink, atomicity
+    spark, kafka, topic, make_sink, atomicity
 ):
     other = f"{topic}-other"
     kafka.create_topic(other, partitions=PARTITIONS)
 
     def write(count, batch_id, **arguments):
-        writer = sink(atomicity=atomicity, **arguments)
+        writer = make_sink(atomicity=atomicity, **arguments)
         try:
             writer.write(keyed(spark, count, first=10 * batch_id), batch_id)
         finally:
@@ -234,25 +224,25 @@ def test_a_query_goes_on_in_another_topic_if_the_ledger_stays_in_the_old_one(
     wait_for(kafka, other, expected(10, first=20))
 
 
-def test_a_later_batch_without_any_ledger_is_refused(spark, kafka, topic, sink):
+def test_a_later_batch_without_any_ledger_is_refused(spark, kafka, topic, make_sink):
     with pytest.raises(LedgerError, match="no ledger"):
-        sink().write(keyed(spark, 10), 5)
+        make_sink().write(keyed(spark, 10), 5)
     assert seen(kafka, topic) == []
-    sink(on_missing_ledger="write").write(keyed(spark, 10), 5)
+    make_sink(on_missing_ledger="write").write(keyed(spark, 10), 5)
     assert seen(kafka, topic) == expected(10)
 
 
-def test_empty_partitions_and_empty_batches_are_recorded(spark, kafka, topic, sink):
-    assert sink().write(keyed(spark, 2, partitions=4), 0).transactions == 4
-    assert sink().write(keyed(spark, 0, partitions=4), 1).transactions == 4
+def test_empty_partitions_and_empty_batches_are_recorded(spark, kafka, topic, make_sink):
+    assert make_sink().write(keyed(spark, 2, partitions=4), 0).transactions == 4
+    assert make_sink().write(keyed(spark, 0, partitions=4), 1).transactions == 4
     nothing = spark.createDataFrame([], "key string, value string")
-    report = sink(on_missing_ledger="write").write(nothing, 2)
+    report = make_sink(on_missing_ledger="write").write(nothing, 2)
     assert report.rows == 0
-    assert sink().status().partitions[0].batch_id == 2
+    assert make_sink().status().partitions[0].batch_id == 2
     assert seen(kafka, topic) == expected(2)
 
 
-def test_all_of_sparks_columns_arrive(spark, kafka, topic, sink):
+def test_all_of_sparks_columns_arrive(spark, kafka, topic, make_sink):
     rows = [
         ("k", bytearray(b"binary"), topic, 1, [("h", bytearray(b"x")), ("n", None)]),
         (None, None, topic, 0, None),
@@ -262,7 +252,7 @@ def test_all_of_sparks_columns_arrive(spark, kafka, topic, sink):
         " headers array<struct<key:string,value:binary>>"
     )
     typed = spark.createDataFrame(rows, schema)
-    sink(topic=None, ledger_topic=topic).write(typed, 0)
+    make_sink(topic=None, ledger_topic=topic).write(typed, 0)
     found = read_with_confluent(kafka.bootstrap_servers, topic)
     assert [(r.partition, r.key, r.value) for r in found] == [
         (0, None, None),
@@ -272,10 +262,10 @@ def test_all_of_sparks_columns_arrive(spark, kafka, topic, sink):
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
 def test_columns_are_read_in_any_case_as_sparks_own_sink_reads_them(
-    spark, kafka, topic, sink, atomicity
+    spark, kafka, topic, make_sink, atomicity
 ):
     frame = keyed(spark, 30).selectExpr("key AS KEY", "value AS Value", "1 AS other")
-    writer = sink(atomicity=atomicity)
+    writer = make_sink(atomicity=atomicity)
     writer.write(frame, 0)
     assert writer.write(keyed(spark, 30), 0).transactions == 0, "the same rows"
     with pytest.raises(SchemaError, match="`Value` and `value` have the same name"):
@@ -310,9 +300,9 @@ def bare_python(spark, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("how", ["partition", "batch", "foreachPartition"])
 def test_an_interpreter_without_the_package_is_named_in_one_sentence(
-    spark, kafka, topic, sink, how, bare_python
+    spark, kafka, topic, make_sink, how, bare_python
 ):
-    writer = sink(atomicity="batch" if how == "batch" else "partition")
+    writer = make_sink(atomicity="batch" if how == "batch" else "partition")
     frame = keyed(spark, 10)
     calls = {"foreachPartition": lambda: writer.partition_writer(0, writers=3)}
     with pytest.raises(SinkError) as caught:
@@ -341,20 +331,20 @@ def sysconfig_paths():
     return {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 
 
-def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, sink):
+def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, make_sink):
     with pytest.raises(SchemaError, match="value"):
-        sink().write(spark.range(3), 0)
+        make_sink().write(spark.range(3), 0)
     with pytest.raises(SinkError, match="does not exist"):
-        sink(topic="no-such-topic").write(keyed(spark, 1), 0)
+        make_sink(topic="no-such-topic").write(keyed(spark, 1), 0)
     with pytest.raises(Exception, match=r"transaction\.max\.timeout\.ms"):
-        sink(options={"transactionTimeout": 10**8}).write(keyed(spark, 1), 0)
+        make_sink(options={"transactionTimeout": 10**8}).write(keyed(spark, 1), 0)
     with pytest.raises(Exception, match="query_id"):
-        sink(query_id=None).write(keyed(spark, 1), 0)
+        make_sink(query_id=None).write(keyed(spark, 1), 0)
 
 
 @pytest.mark.parametrize("is_arrow", [True, False])
 def test_a_partition_that_the_topic_has_not_is_refused_at_once(
-    spark, kafka, topic, sink, is_arrow
+    spark, kafka, topic, make_sink, is_arrow
 ):
     def write(writer, number, batch_id):
         rows = spark.createDataFrame(
@@ -365,7 +355,7 @@ def test_a_partition_that_the_topic_has_not_is_refused_at_once(
         else:
             rows.repartition(1).foreachPartition(writer.partition_writer(batch_id, writers=1))
 
-    writer = sink()
+    writer = make_sink()
     write(writer, PARTITIONS - 1, 0)
     # Without the check the producer waits for the partition in each attempt (max.block.ms).
     with pytest.raises(
@@ -379,27 +369,29 @@ def test_a_partition_that_the_topic_has_not_is_refused_at_once(
     assert seen(kafka, topic) == expected(2)
 
 
-def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka, topic, sink):
+def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka, topic, make_sink):
     data = keyed(spark, 40, partitions=2)
-    data.foreachPartition(sink().partition_writer(0, writers=2))
+    data.foreachPartition(make_sink().partition_writer(0, writers=2))
     assert seen(kafka, topic) == expected(40)
     # Again, as after a lost driver: recognised, not doubled.
-    data.foreachPartition(sink().partition_writer(0, writers=2))
+    data.foreachPartition(make_sink().partition_writer(0, writers=2))
     assert seen(kafka, topic) == expected(40)
 
 
-def test_a_partition_writer_refuses_partitions_that_it_was_not_told_of(spark, kafka, topic, sink):
+def test_a_partition_writer_refuses_partitions_that_it_was_not_told_of(
+    spark, kafka, topic, make_sink
+):
     with pytest.raises(Exception, match=r"partition 2 is one too many: .* got writers=2"):
-        keyed(spark, 9, partitions=3).foreachPartition(sink().partition_writer(0, writers=2))
-    assert 2 not in sink()._ledger.read(range(3))[1]
+        keyed(spark, 9, partitions=3).foreachPartition(make_sink().partition_writer(0, writers=2))
+    assert 2 not in make_sink()._ledger.read(range(3))[1]
 
 
 @pytest.mark.parametrize("event", ["task_before_commit", "task_after_commit"])
 def test_a_task_killed_around_its_commit_is_run_again_without_loss_or_double(
-    spark, kafka, topic, sink, tmp_path, event
+    spark, kafka, topic, make_sink, tmp_path, event
 ):
     strike = Strike(str(tmp_path / "struck"), event)
-    report = sink(on_event=strike).write(keyed(spark, 300), 0)
+    report = make_sink(on_event=strike).write(keyed(spark, 300), 0)
     assert Path(strike.marker).exists()
     assert report.rows == 300
     assert report.replayed == (1 if event == "task_after_commit" else 0)
@@ -407,14 +399,14 @@ def test_a_task_killed_around_its_commit_is_run_again_without_loss_or_double(
 
 
 def test_a_streaming_query_restarted_after_its_death_goes_on_exactly_once(
-    spark, kafka, topic, sink, tmp_path
+    spark, kafka, topic, make_sink, tmp_path
 ):
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):
         lines = [f"value {n}" for n in range(number * 10, number * 10 + 10)]
         (source / f"{number}.txt").write_text("\n".join(lines))
-    writer = sink(query_id=None)
+    writer = make_sink(query_id=None)
     died: list[int] = []
 
     def write(df, batch_id):

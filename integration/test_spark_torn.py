@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from integration.spark_frames import expected, keyed, seen, wait_for
 from txnproducer.spark import (
-    ExactlyOnceKafkaSink,
     KafkaExactlyOnceDataSource,
     LedgerError,
     ReplayMismatchError,
@@ -19,22 +20,8 @@ APRIL_1, APRIL_2, APRIL_3 = 20260401, 20260402, 20260403
 
 
 @pytest.fixture
-def sink(kafka, topic):
-    made = []
-
-    def make(**arguments):
-        given = {
-            "topic": topic,
-            "query_id": "nightly-load",
-            "first_batch_id": APRIL_1,
-            **arguments,
-        }
-        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def sink(make_sink):
+    return partial(make_sink, query_id="nightly-load", first_batch_id=APRIL_1)
 
 
 def tear(sink, frame, batch_id):

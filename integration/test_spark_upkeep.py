@@ -24,20 +24,6 @@ from txnproducer.testing import EmbeddedKafka
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
-@pytest.fixture
-def driver(kafka, topic):
-    made = []
-
-    def make(**arguments):
-        given = {"topic": topic, "query_id": "query", **arguments}
-        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
 def write_whole(sink, batch_id=0, rows=0):
     """Commit a whole batch as the driver does, without tasks."""
     batch = LedgerBatch(batch_id, "query", rows)
@@ -55,8 +41,8 @@ def refresh(sink, *arguments):
     return sink.refresh_ledger(*arguments)
 
 
-def test_a_refresh_changes_nothing_but_when_the_entries_expire(kafka, topic, driver):
-    sink = driver()
+def test_a_refresh_changes_nothing_but_when_the_entries_expire(kafka, topic, make_sink):
+    sink = make_sink()
     write_all(enter(sink, 0, writers=3))
     sink._batches.runs.batch_done()
     before = fetched(sink, 3)
@@ -73,8 +59,8 @@ def test_a_refresh_changes_nothing_but_when_the_entries_expire(kafka, topic, dri
     assert committed(kafka, topic) == 60
 
 
-def test_nothing_is_refreshed_while_a_batch_may_run(kafka, topic, driver):
-    sink = driver()
+def test_nothing_is_refreshed_while_a_batch_may_run(kafka, topic, make_sink):
+    sink = make_sink()
     assert sink.refresh_ledger() == 0  # nothing was ever written
     write_all(enter(sink, 0))
     plan = enter(sink, 1)
@@ -92,8 +78,8 @@ def test_nothing_is_refreshed_while_a_batch_may_run(kafka, topic, driver):
     assert committed(kafka, topic) == 40
 
 
-def test_a_refresh_waits_for_no_batch_and_a_batch_for_the_refresh(driver):
-    sink = driver()
+def test_a_refresh_waits_for_no_batch_and_a_batch_for_the_refresh(make_sink):
+    sink = make_sink()
     write_all(enter(sink, 0))
     found: list[int] = []
     with sink._lock:
@@ -104,36 +90,36 @@ def test_a_refresh_waits_for_no_batch_and_a_batch_for_the_refresh(driver):
     assert refresh(sink) == 2
 
 
-def test_a_driver_that_was_replaced_refreshes_nothing(driver):
-    old = driver()
+def test_a_driver_that_was_replaced_refreshes_nothing(make_sink):
+    old = make_sink()
     write_all(enter(old, 0))
     old._batches.runs.batch_done()
-    new = driver()
+    new = make_sink()
     write_all(enter(new, 1))
     with pytest.raises(StaleRunError):
         old.refresh_ledger()
     assert refresh(new) == 2
 
 
-def test_a_query_that_rests_from_its_start_is_refreshed_and_another_ones_sink_is_not(driver):
-    write_all(enter(driver(), 0))
-    assert driver(query_id="other").refresh_ledger() == 0
-    assert driver(query_id=None).refresh_ledger() == 0  # whose it is, is not known
-    assert refresh(driver(query_id=None), "query") == 2
+def test_a_query_that_rests_from_its_start_is_refreshed_and_another_ones_sink_is_not(make_sink):
+    write_all(enter(make_sink(), 0))
+    assert make_sink(query_id="other").refresh_ledger() == 0
+    assert make_sink(query_id=None).refresh_ledger() == 0  # whose it is, is not known
+    assert refresh(make_sink(query_id=None), "query") == 2
 
 
 def test_a_refresh_shuts_out_a_task_that_is_left_over_and_keeps_what_it_had_committed(
-    kafka, topic, driver
+    kafka, topic, make_sink
 ):
-    old = driver()
+    old = make_sink()
     write_all(enter(old, 0))
     left_over = enter(old, 1)
-    resting = driver()
+    resting = make_sink()
     assert refresh(resting) == 2
 
     def wake(name, _):
         if name == "task_before_commit":
-            assert driver().refresh_ledger() == 2
+            assert make_sink().refresh_ledger() == 2
 
     with pytest.raises(KafkaError):
         replace(left_over, on_event=wake).write(1, left_over.rows(ROWS))
@@ -141,23 +127,23 @@ def test_a_refresh_shuts_out_a_task_that_is_left_over_and_keeps_what_it_had_comm
     assert committed(kafka, topic) == 20
 
 
-def test_whole_batches_are_refreshed_by_the_driver_that_holds_them(driver):
-    sink = driver(atomicity="batch")
+def test_whole_batches_are_refreshed_by_the_driver_that_holds_them(make_sink):
+    sink = make_sink(atomicity="batch")
     assert sink.refresh_ledger() == 0
     write_whole(sink)
     before = sink._ledger.read_whole()
     assert sink.refresh_ledger() == 1
     assert sink._ledger.read_whole() == before
     write_whole(sink, 1)
-    resting = driver(atomicity="batch")
+    resting = make_sink(atomicity="batch")
     assert resting.refresh_ledger() == 1
     with pytest.raises(KafkaError):  # the older driver has been replaced
         sink.refresh_ledger()
     assert resting._ledger.read_whole().batch_id == 1
 
 
-def test_the_plan_is_committed_again_before_it_expires(driver, monkeypatch):
-    sink = driver()
+def test_the_plan_is_committed_again_before_it_expires(make_sink, monkeypatch):
+    sink = make_sink()
     write_all(enter(sink, 0))
     sink._batches.runs.batch_done()
     committed_plans = []
@@ -171,13 +157,13 @@ def test_the_plan_is_committed_again_before_it_expires(driver, monkeypatch):
     write_all(enter(sink, 1))
     sink._batches.runs.batch_done()
     assert committed_plans == []
-    monkeypatch.setattr(runs_module, "_PLAN_LASTS_S", 0.0)
+    monkeypatch.setattr(runs_module, "REFRESH_AFTER_S", 0.0)
     assert enter(sink, 2).run == 1
     assert [(plan.run, plan.most_writers) for plan in committed_plans] == [(1, 2)]
 
 
-def test_the_listener_refreshes_when_the_query_is_idle_and_not_too_often(driver):
-    sink = driver()
+def test_the_listener_refreshes_when_the_query_is_idle_and_not_too_often(make_sink):
+    sink = make_sink()
     write_all(enter(sink, 0))
     sink._batches.runs.batch_done()
     idle = SimpleNamespace(id="an id of Spark's")
@@ -188,7 +174,7 @@ def test_the_listener_refreshes_when_the_query_is_idle_and_not_too_often(driver)
     time.sleep(0.25)  # longer than refresh_every_s
     listener.onQueryIdle(idle)
     assert listener.refreshed == 4
-    other = SinkListener(driver(query_id=None), refresh_every_s=0.2)
+    other = SinkListener(make_sink(query_id=None), refresh_every_s=0.2)
     other.onQueryIdle(idle)
     assert other.refreshed == 0
 
@@ -225,8 +211,8 @@ def run(kafka, *arguments):
     return result.exit_code, json.loads(result.stdout) if result.stdout else None
 
 
-def test_the_status_tells_the_plan_and_each_partition(kafka, topic, driver):
-    sink = driver()
+def test_the_status_tells_the_plan_and_each_partition(kafka, topic, make_sink):
+    sink = make_sink()
     write_all(enter(sink, 0, writers=3))
     write_all(enter(sink, 1, writers=2))
     code, found = run(kafka, f"sink-{topic}", "--ledger-topic", topic, "-o", "json")
@@ -243,32 +229,32 @@ def test_the_status_tells_the_plan_and_each_partition(kafka, topic, driver):
     assert found["batch"] is None
 
 
-def test_the_status_tells_an_open_transaction_and_disturbs_nobody(kafka, topic, driver):
+def test_the_status_tells_an_open_transaction_and_disturbs_nobody(kafka, topic, make_sink):
     seen = []
 
     def look(name, info):
         if name == "task_before_commit" and info["batch_id"] == 1:
-            seen.append(driver().status().partitions[0].is_open)
+            seen.append(make_sink().status().partitions[0].is_open)
 
-    sink = driver(on_event=look)
+    sink = make_sink(on_event=look)
     write_all(enter(sink, 0, writers=1))
     write_all(enter(sink, 1, writers=1))
     assert seen == [True]
     assert committed(kafka, topic) == 20
 
 
-def test_the_status_of_whole_batches_and_of_none(kafka, topic, driver):
+def test_the_status_of_whole_batches_and_of_none(kafka, topic, make_sink):
     code, found = run(kafka, f"sink-{topic}", "--ledger-topic", topic)
     assert (code, found["atomicity"], found["partitions"]) == (1, None, {})
-    sink = driver(atomicity="batch")
+    sink = make_sink(atomicity="batch")
     write_whole(sink, 0)
     code, found = run(kafka, f"sink-{topic}", "--ledger-topic", topic)
     assert (code, found["atomicity"], found["query_id"]) == (0, "batch", "query")
     assert found["batch"]["transactional_id"] == f"sink-{topic}.batch"
 
 
-def test_entries_of_an_earlier_version_have_no_age(driver):
-    sink = driver()
+def test_entries_of_an_earlier_version_have_no_age(make_sink):
+    sink = make_sink()
     plan = enter(sink, 0, writers=1)
     old = LedgerEntry(0, "query", 1, 0, "d" * 32)
     with sink._batches.runs._holding(plan.ledger.transactional_id(0), plan.producer) as producer:

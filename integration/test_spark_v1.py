@@ -12,7 +12,6 @@ import pytest
 
 from integration.brokers import MODES
 from integration.spark_frames import Strike, expected, keyless, wait_for
-from txnproducer.spark import ExactlyOnceKafkaSink
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 V1 = next(mode for mode in MODES if mode.name == "4.3.1-v1")
@@ -24,35 +23,21 @@ def kafka():
         yield kafka
 
 
-@pytest.fixture
-def sink(kafka, topic):
-    made = []
-
-    def make(**arguments):
-        given = {"topic": topic, "query_id": "query", **arguments}
-        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def test_a_whole_batch_is_committed_and_its_replay_not_written(spark, kafka, topic, sink):
-    writer = sink(atomicity="batch")
+def test_a_whole_batch_is_committed_and_its_replay_not_written(spark, kafka, topic, make_sink):
+    writer = make_sink(atomicity="batch")
     assert writer.write(keyless(spark, 100), 0).transactions == 1
     assert not writer._batches.transactions._lease.is_transaction_v2
     writer.write(keyless(spark, 50, first=100), 1)
-    again = sink(atomicity="batch").write(keyless(spark, 50, first=100), 1)
+    again = make_sink(atomicity="batch").write(keyless(spark, 50, first=100), 1)
     assert (again.rows, again.transactions, again.replayed) == (50, 0, 2)
     wait_for(kafka, topic, expected(150))
 
 
 def test_a_whole_batch_whose_task_is_killed_before_the_commit_is_run_again(
-    spark, kafka, topic, sink, tmp_path
+    spark, kafka, topic, make_sink, tmp_path
 ):
     strike = Strike(str(tmp_path / "struck"), "task_before_receipt")
-    writer = sink(atomicity="batch", on_event=strike)
+    writer = make_sink(atomicity="batch", on_event=strike)
     report = writer.write(keyless(spark, 300), 0)
     assert Path(strike.marker).exists()
     assert (report.rows, report.transactions, writer._batches.transactions.attempts) == (300, 1, 2)
@@ -62,13 +47,13 @@ def test_a_whole_batch_whose_task_is_killed_before_the_commit_is_run_again(
 
 
 def test_partitions_are_committed_one_by_one_through_a_killed_task(
-    spark, kafka, topic, sink, tmp_path
+    spark, kafka, topic, make_sink, tmp_path
 ):
     strike = Strike(str(tmp_path / "struck"), "task_before_commit")
-    report = sink(on_event=strike).write(keyless(spark, 300), 0)
+    report = make_sink(on_event=strike).write(keyless(spark, 300), 0)
     assert Path(strike.marker).exists()
     assert (report.rows, report.transactions, report.replayed) == (300, 2, 0)
-    again = sink().write(keyless(spark, 300), 0)
+    again = make_sink().write(keyless(spark, 300), 0)
     assert (again.transactions, again.replayed) == (0, 2)
-    sink().write(keyless(spark, 50, first=300), 1)
+    make_sink().write(keyless(spark, 50, first=300), 1)
     wait_for(kafka, topic, expected(350))

@@ -66,6 +66,7 @@ from txnproducer.records import TopicPartition
 
 PRODUCER_ID = 13131
 PRODUCER_EPOCH = 1
+INVALID_TXN_STATE = ErrorCode.INVALID_TXN_STATE
 # The answers to a producer whose transactional id may have another identity.
 OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
@@ -395,10 +396,12 @@ class ScriptedClient:
             delay_ms=delay_ms,
         )
 
-    def prepare_refused_end(self, error_code: int, *, delay_ms: int = 0) -> None:
-        """Prepare the refusal of EndTxn v5. Another identity is believed at the second answer."""
+    def prepare_refused_end(
+        self, error_code: int, *, is_commit: bool = True, delay_ms: int = 0
+    ) -> None:
+        """Prepare the refusal of EndTxn v5. One from memory counts when it is repeated."""
         self.prepare_end_txn(error_code, delay_ms=delay_ms)
-        if error_code in OTHER_IDENTITY:
+        if error_code in OTHER_IDENTITY or (is_commit and error_code == INVALID_TXN_STATE):
             self.prepare_find_coordinator()
             self.prepare_end_txn(error_code)
 

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from txnproducer._shell.arguments import check_headers, check_place, to_bytes
+from txnproducer import TransactionParticipant
+from txnproducer._shell.arguments import (
+    check_claim,
+    check_headers,
+    check_place,
+    seconds,
+    to_bytes,
+    to_seconds,
+)
 from txnproducer.errors import RecordTooLargeError, SerializationError
+from txnproducer.records import ProducerIdAndEpoch, TransactionLease
 
 FORGETS_TO_ENCODE: Any = json.dumps
 
@@ -119,9 +128,12 @@ def test_malformed_headers_are_refused_by_position(headers, message):
         ("t", True, None, TypeError, "partition must be an int"),
         ("t", np.True_, None, TypeError, "partition must be an int"),
         ("t", np.int32(-1), None, ValueError, "partition must not be negative: -1"),
+        ("t", -2, None, ValueError, r"-2 \(None: the producer chooses the partition\)"),
         ("t", -1, None, ValueError, "partition must not be negative: -1"),
         ("t", 0, 1.5, TypeError, "timestamp_ms must be an int"),
-        ("t", 0, -5, ValueError, "timestamp_ms must not be negative"),
+        ("t", 0, -5, ValueError, r"be negative: -5 \(None: the present time\)"),
+        ("t", 0, 2**63 - 1, ValueError, "64-bit milliseconds since the epoch, not 9223"),
+        ("t", 0, 2**63, ValueError, "timestamp_ms must be 64-bit .*, not 9223372036854775808"),
     ],
 )
 def test_a_wrong_place_is_refused_by_name(topic, partition, timestamp_ms, error, message):
@@ -132,6 +144,39 @@ def test_a_wrong_place_is_refused_by_name(topic, partition, timestamp_ms, error,
 def test_a_right_place_is_accepted():
     assert check_place("t", 0, 0) == (0, 0)
     assert check_place("t", None, None) == (None, None)
+    assert check_place("t", None, 2**63 - 2) == (None, 2**63 - 2)
+
+
+@pytest.mark.parametrize("check", [seconds, to_seconds])
+@pytest.mark.parametrize("timeout", ["1", b"1", [], int])
+def test_a_timeout_that_is_no_number_is_refused_by_name(check, timeout):
+    with pytest.raises(
+        TypeError, match="timeout must be a number of seconds, or None, not"
+    ) as told:
+        check(timeout)
+    assert str(told.value).endswith(f"not {timeout!r} ({type(timeout).__name__})")
+
+
+def test_a_timeout_may_be_any_number_that_a_float_holds():
+    assert [seconds(each) for each in (1, 0.5, np.float32(2), -1)] == [1, 0.5, 2, -1]
+    with pytest.raises(ValueError, match="timeout is too large"):
+        seconds(2**2000)
+    with pytest.raises(ValueError, match="timeout must not be negative: -1"):
+        to_seconds(-1)
+
+
+@pytest.mark.parametrize("number", ["1", 1.0, None, True])
+def test_a_claim_that_is_no_number_is_refused_by_name(number):
+    with pytest.raises(TypeError, match=f"claims must be an int, not {number!r} "):
+        check_claim("claims", number)
+    assert check_claim("claims", np.int64(2)) == 2
+
+
+def test_a_participant_refuses_a_claim_that_is_no_number_before_it_opens():
+    lease = TransactionLease("txn", ProducerIdAndEpoch(1, 0), True, (ProducerIdAndEpoch(2, 0),))
+    claim: Any = "0"
+    with pytest.raises(TypeError, match=r"claim must be an int, not '0' \(str\)"):
+        TransactionParticipant(lease, claim, "nowhere:9092")
 
 
 def test_a_place_may_be_a_number_of_numpy():

@@ -57,7 +57,7 @@ def test_another_thread_cannot_lease_a_block(one, client):
     with one.transaction():
         refusal = elsewhere(one.lease, 0)
         assert isinstance(refusal, IllegalStateError)
-        assert "cannot lease: a transaction block is open" in str(refusal)
+        assert "cannot call lease(): a transaction block is open" in str(refusal)
         one.send("topic", b"mine")  # nothing was handed over
     assert ends_sent(client) == [True]
 

@@ -148,6 +148,30 @@ def test_a_record_that_would_wait_for_its_topic_in_a_callback_fails_the_transact
     assert_is_not_committed(one, client, "other")
 
 
+@pytest.mark.parametrize(
+    ("send", "reason"),
+    [
+        (lambda one: one.send("a b", b"v"), "'a b' is not a valid topic name"),
+        (lambda one: one.send_batch("a b", [b"v"]), "'a b' is not a valid topic name"),
+        (lambda one: one.send("topic", b"v", partition=9), "has no partition 9: it has 1"),
+        (
+            lambda one: one.send_batch("topic", [b"v"], None, None, [9]),
+            "has no partition 9: it has 1",
+        ),
+        (lambda one: one.send("other", b"v", partition=9), "had to wait for metadata"),
+    ],
+)
+def test_a_record_that_has_no_place_is_refused_in_a_callback_with_this_reason(one, send, reason):
+    raised = in_callback(one, send)
+    assert isinstance(raised, IllegalStateError)
+    assert reason in str(raised) or "wait" in reason
+    with pytest.raises(KafkaError, match="could not send to") as told:
+        one.commit_transaction()
+    assert reason in str(told.value)
+    assert told.value.recovery == "abort"
+    one.abort_transaction()
+
+
 @pytest.mark.parametrize("send", ROWS.values(), ids=ROWS)
 def test_a_record_that_would_wait_for_memory_in_a_callback_fails_the_transaction(client, send):
     with TransactionalProducer(

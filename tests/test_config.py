@@ -9,23 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.built_config import build, refused
 from txnproducer.config import ProducerConfig
 from txnproducer.config._docs import page
 from txnproducer.config._settings import GROUPS, SECURITY_NAMES, SETTINGS
 from txnproducer.config._unsupported import FOREIGN_NAMES, UNSUPPORTED
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
-
-
-def build(**settings: object) -> ProducerConfig:
-    return ProducerConfig.build(**{"bootstrap_servers": "localhost", **settings})
-
-
-def refused(**settings: object) -> str:
-    """Return the text of the refusal of these settings."""
-    with pytest.raises(InvalidConfigurationError) as caught:
-        build(**settings)
-    assert caught.value.recovery == "fix"
-    return str(caught.value)
 
 
 def test_the_table_and_the_class_have_the_same_settings() -> None:

@@ -8,9 +8,8 @@ import pytest
 from kafka.net.connection import KafkaConnection
 from kafka.net.transport import KafkaSSLTransport
 
-from txnproducer.config import ProducerConfig
+from tests.built_config import build, refused
 from txnproducer.config._settings import SECURITY_NAMES
-from txnproducer.errors import InvalidConfigurationError
 
 PLAIN_LINE = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -20,18 +19,6 @@ SCRAM_LINE = (
     "org.apache.kafka.common.security.scram.ScramLoginModule required "
     "username=bob password='x y' ;"
 )
-
-
-def build(**settings: object) -> ProducerConfig:
-    return ProducerConfig.build(**{"bootstrap_servers": "localhost", **settings})
-
-
-def refused(**settings: object) -> str:
-    """Return the text of the refusal of these settings."""
-    with pytest.raises(InvalidConfigurationError) as caught:
-        build(**settings)
-    assert caught.value.recovery == "fix"
-    return str(caught.value)
 
 
 class TestSecurity:

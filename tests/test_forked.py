@@ -142,7 +142,9 @@ def test_a_block_in_a_child_is_refused_by_the_name_of_its_first_call(inherited):
         except KafkaError as error:
             return str(error)
 
-    assert in_child(enter, inherited).startswith("cannot begin_transaction: the producer was made")
+    assert in_child(enter, inherited).startswith(
+        "cannot call begin_transaction(): the producer was made"
+    )
 
 
 def test_every_call_is_refused_while_another_thread_had_the_lock(inherited):

@@ -406,11 +406,27 @@ def test_a_wrong_argument_raises_and_leaves_the_transaction_as_it_was(make, clie
         with pytest.raises(ValueError, match="partition must not be negative"):
             one.send("topic", b"v", partition=-1)
         with pytest.raises(ValueError, match="timestamp_ms"):
-            one.send("topic", b"v", timestamp_ms=2**63)  # found where it is appended
+            one.send("topic", b"v", timestamp_ms=2**63)
         with pytest.raises(SerializationError, match="ZeroDivisionError"):
             one.send("topic", b"bad")
         one.send("topic", b"good")
     assert txn.outcome == "committed"
+
+
+def test_an_argument_of_a_wait_or_a_lease_that_is_no_number_is_refused_by_name(ready, client):
+    ready.begin_transaction()
+    with pytest.raises(TypeError, match=r"claims must be an int, not '1' \(str\)"):
+        ready.lease("1")
+    with ready._lock:
+        client.held.add(ApiKey.PRODUCE)
+    future, rows = ready.send("topic", b"v"), ready.send_batch("topic", [b"v"])
+    for call in (ready.flush, ready.close, future.result, future.exception, rows.result):
+        with pytest.raises(TypeError, match=r"timeout must be a number .*, not 'x' \(str\)"):
+            call("x")
+    with ready._lock:
+        client.release(ApiKey.PRODUCE)
+    ready.commit_transaction()
+    assert commits_sent(client) == [True]
 
 
 @pytest.mark.conformance("5.43")
@@ -941,6 +957,21 @@ def test_a_configuration_made_before_is_taken_as_it_is(client):
     config = ProducerConfig.build(bootstrap_servers="boot:9092", transactional_id="mine")
     with TransactionalProducer.from_config(config) as one:
         assert repr(one) == "<TransactionalProducer 'mine' UNINITIALIZED>"
+    assert repr(one) == "<TransactionalProducer 'mine' closed>"
+
+
+def test_a_closed_producer_names_the_call_that_it_refuses(ready):
+    ready.begin_transaction()
+    ready.close()
+    with pytest.raises(IllegalStateError, match=r"^cannot call send\(\): the producer is closed"):
+        ready.send("topic", b"v")
+    with pytest.raises(IllegalStateError, match=r"^cannot enter a `with` block: the producer"):
+        ready.__enter__()
+    ready.disown()
+    with pytest.raises(ForkedProducerError, match=r"^cannot call metrics\(\): the producer was"):
+        ready.metrics()
+    with pytest.raises(ForkedProducerError, match=r"^cannot read transaction_state: the producer"):
+        _ = ready.transaction_state
 
 
 # --- at the limits -------------------------------------------------------------------------------

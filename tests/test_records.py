@@ -97,7 +97,6 @@ class TestGroupMetadata:
     @pytest.mark.parametrize(
         ("value", "field"),
         [
-            ("my-group", "group_id"),
             (ConsumerGroupMetadata(""), "group_id"),
             (SimpleNamespace(group_id=None), "group_id"),
             (SimpleNamespace(group_id="g", generation_id="4"), "generation_id"),
@@ -111,6 +110,14 @@ class TestGroupMetadata:
     )
     def test_a_wrong_field_is_named(self, value, field: str) -> None:
         with pytest.raises(ValueError, match=rf"group_metadata\.{field}"):
+            as_consumer_group_metadata(value)
+
+    @pytest.mark.parametrize(
+        ("value", "given"), [(None, "None"), ("g", "a str"), (b"g", "a bytes")]
+    )
+    def test_what_is_no_metadata_is_refused_with_the_way_to_get_one(self, value, given) -> None:
+        advice = rf"group_metadata is {given}: pass consumer\.group_metadata\(\)"
+        with pytest.raises(ValueError, match=advice):
             as_consumer_group_metadata(value)
 
 

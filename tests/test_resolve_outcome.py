@@ -27,6 +27,7 @@ from txnproducer.errors import (
     CommitOutcomeUnknownError,
     DisconnectError,
     ForkedProducerError,
+    IllegalStateError,
     InvalidConfigurationError,
     InvalidTxnTimeoutError,
     KafkaError,
@@ -127,7 +128,7 @@ def test_a_producer_that_has_failed_can_ask_before_it_is_closed(kafka):
         producer.init_transactions()
         transaction = producer.transaction()
         kafka.lose_answer("EndTxn")
-        kafka.fail_next("EndTxn", error="PRODUCER_FENCED")
+        kafka.fail_next("EndTxn", error="PRODUCER_FENCED", times=2)  # one fence is asked about
         with pytest.raises(CommitOutcomeUnknownError), transaction:
             producer.send("orders", b"one")
         assert producer.resolve_outcome() == transaction.outcome == "committed"
@@ -458,3 +459,26 @@ def test_a_cluster_in_memory_knows_the_limit_of_transactions_without_a_question(
     with one_node.producer("t", transaction_timeout_ms=900_001) as producer:
         with pytest.raises(InvalidTxnTimeoutError, match="The brokers' limit is 900000"):
             producer.init_transactions()
+
+
+@pytest.mark.parametrize("close", [lambda producer: producer.close(0), lambda p: p.close(5)])
+def test_a_close_in_the_midst_of_a_block_has_aborted_and_the_block_says_so(kafka, close):
+    producer = kafka.producer("t")
+    producer.init_transactions()
+    transaction = producer.transaction()
+    with pytest.raises(IllegalStateError, match="closed"):  # noqa: PT012 - the block is the test
+        with transaction:
+            producer.send("orders", b"one").result(PATIENCE_S)
+            close(producer)
+    assert transaction.outcome == "aborted"
+    assert kafka.records("orders") == []
+
+
+def test_a_close_after_the_blocks_own_abort_is_no_error(kafka):
+    producer = kafka.producer("t")
+    producer.init_transactions()
+    with producer.transaction() as transaction:
+        producer.send("orders", b"one")
+        producer.abort_transaction()
+        producer.close()
+    assert transaction.outcome == "aborted"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError
@@ -49,7 +50,7 @@ class TransactionParticipant(RecordWriter):
     Raises:
         ClaimRefusedError: another process may have the claim, or the lease is an old one, or of
             another cluster. Nothing was written.
-        ValueError: the lease has no such claim.
+        TypeError, ValueError: the lease has no such claim.
         KafkaTimeoutError: no answer within `max_block_ms`.
         InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
     """
@@ -76,11 +77,14 @@ class TransactionParticipant(RecordWriter):
         cls, lease: TransactionLease, claim: int, config: ProducerConfig
     ) -> TransactionParticipant:
         """Take part with an existing configuration. It must have the lease's transactional id."""
+        # Without `__init__`, which would build another configuration.
         participant = cls.__new__(cls)
         participant._take_part(lease, claim, config)  # noqa: SLF001 - our own class
         return participant
 
     def _take_part(self, lease: TransactionLease, claim: int, config: ProducerConfig) -> None:
+        # Before `_open`: a number that is refused must leave no thread.
+        claim = check_claim("claim", claim)
         self._open(config)
         try:
             self._await("join", lambda: self._core.begin_join(lease, claim))

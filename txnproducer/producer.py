@@ -16,6 +16,7 @@ from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, Sent
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer._shell import refusals
+from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.block_owner import calling_thread
 from txnproducer._shell.record_writer import OnDelivery, RecordWriter
 from txnproducer._shell.transaction_inquiry import describe_transaction
@@ -125,12 +126,13 @@ class TransactionalProducer(RecordWriter):
 
         config = self._config
         security = {name: value for name, value in config.security.items() if value is not None}
-        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+        servers = ",".join(config.bootstrap_servers)
         try:
             return admin.broker_setting(
                 servers, "transaction.max.timeout.ms", _LIMIT_S, **security
             )
         except KafkaError as error:
+            # The limit only completes the text of another error, which is raised in any case.
             _LOG.debug("the brokers do not tell transaction.max.timeout.ms: %s", error)
             return None
 
@@ -301,6 +303,7 @@ class TransactionalProducer(RecordWriter):
         refuse_reentry(self._lock, "resolve_outcome")
         self._io.refuse_in_callback()
         with self._lock:
+            # All under one lock, or they could be of two transactions.
             known, commit, begun = self._outcome(), self._last_commit(), self._commit
         if known == "open" or commit is None:
             raise IllegalStateError(
@@ -327,6 +330,7 @@ class TransactionalProducer(RecordWriter):
         known = [node for node in found if node is not None]
         try:
             told = describe_transaction(self._config, self._platform, self._max_block_s, known)
+        # Before Kafka 3.0 no request shows a transaction's state.
         except UnsupportedVersionError:
             return "unknown"
         if told is None:
@@ -373,7 +377,7 @@ class TransactionalProducer(RecordWriter):
 
     def _begin_lease(self, claims: int) -> TransactionalRequestResult:
         self._check_owner("lease")
-        return self._core.begin_lease(claims)
+        return self._core.begin_lease(check_claim("claims", claims))
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
         """Add the receipts of participants. A commit needs the receipt of every claim.
@@ -457,14 +461,14 @@ class TransactionalProducer(RecordWriter):
                 raise lost from error
             raise
 
-    def _settle(self) -> None:
+    def _settle(self, *, is_closing: bool = False) -> None:
         """Bring the current transaction's `outcome` up to date.
 
         Call with the lock held: another thread may begin the next transaction, or learn more about
         this one.
         """
         if self._transaction is not None:
-            self._transaction.outcome = self._outcome()
+            self._transaction.settle(self._outcome(), is_closing=is_closing)
 
     def _outcome(self) -> Outcome:
         manager = self._core.transaction_manager

@@ -26,6 +26,7 @@ __all__ = [
     "as_offsets",
 ]
 
+# The limits of the protocol's fields: larger numbers would fail only when they are encoded.
 _INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -118,6 +119,7 @@ class ProducerIdAndEpoch:
     @property
     def is_valid(self) -> bool:
         """Whether an id was assigned."""
+        # Coordinators give ids from 0 on, and -1 means that there is none.
         return self.producer_id >= 0
 
     def __str__(self) -> str:
@@ -142,12 +144,15 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
         ValueError: the value is None, or has no group id, or a generation without a member (a
             consumer that has joined has both); the error names the field.
     """
-    if value is None:
+    # None, and a text, which may be meant as the group's id.
+    if not hasattr(value, "group_id"):
+        given = "None" if value is None else f"a {type(value).__name__}"
         raise ValueError(
-            "group_metadata is None: pass consumer.group_metadata() of the consumer that read the "
-            "offsets, or ConsumerGroupMetadata('my-group') for one that assigns partitions itself"
+            f"group_metadata is {given}: pass consumer.group_metadata() of the consumer that read"
+            " the offsets, or ConsumerGroupMetadata('my-group') for one that assigns partitions"
+            " itself"
         )
-    group_id = getattr(value, "group_id", None)
+    group_id = value.group_id
     # The coordinator would refuse an empty one with INVALID_GROUP_ID, and only when it is asked.
     if not isinstance(group_id, str) or not group_id:
         raise ValueError(
@@ -213,7 +218,7 @@ def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndM
     offset = _integer(f"{where}.offset", getattr(value, "offset", value))
     # As in Java's `OffsetAndMetadata`, no offset is negative: there is none for "not known".
     if not 0 <= offset <= _INT64_MAX:
-        raise ValueError(f"{where}.offset is {offset}: it must be 0 or above")
+        raise ValueError(f"{where}.offset is {offset}: it must be 0 to {_INT64_MAX}")
     metadata = getattr(value, "metadata", "")
     # Other libraries have None for "no text" and "not known".
     if metadata is None:

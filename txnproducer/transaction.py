@@ -84,7 +84,7 @@ class Transaction:
             `CommitOutcomeUnknownError`.
     """
 
-    __slots__ = ("_begin", "_calls", "_has_begun", "_is_owner", "_own", "outcome")
+    __slots__ = ("_begin", "_calls", "_has_begun", "_is_owner", "_own", "_was_closed", "outcome")
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class Transaction:
         self._is_owner: IsOwner = _anyone
         self._has_begun = False
         self.outcome: Outcome = "open"
+        self._was_closed = False
 
     def __repr__(self) -> str:
         return f"<Transaction {self.outcome if self._has_begun else 'not begun'}>"
@@ -126,6 +127,10 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         if self.outcome != "open":
+            # Ended by the block's own calls. If a close has ended it, perhaps on another thread,
+            # a block that ends well must not look like a commit.
+            if self._was_closed and error is None:
+                self._calls.commit_transaction()
             return
         # The block may be left on another thread than it was entered on: frameworks have thread
         # pools.
@@ -138,6 +143,13 @@ class Transaction:
         finally:
             # Also if the end has failed: any thread may repeat it now.
             self._is_owner = _anyone
+
+    def settle(self, outcome: Outcome, *, is_closing: bool) -> None:
+        """Take in the outcome, and whether a close of the producer has brought it."""
+        is_cut_off = is_closing and self.outcome == "open" and outcome != "committed"
+        # Kept: the block ends after the close, and has to know of it then.
+        self._was_closed = self._was_closed or is_cut_off
+        self.outcome = outcome
 
     def can_be_ended_here(self) -> bool:
         """Return whether the caller may begin or end a transaction by the producer's own calls.

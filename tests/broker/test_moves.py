@@ -203,12 +203,28 @@ def test_a_coordinator_that_resigns_does_not_know_the_next_producer_id():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_coordinator_that_resigns_with_nothing_unfinished_is_none(version):
+def test_a_coordinator_that_resigns_cannot_write(version):
     bench = Bench(node_count=2, transaction_version=version)
     who = bench.open(T0)
     former = bench.transaction_node()
     bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
     assert bench.end(who, commit=True, node_id=former).error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_coordinator_that_resigns_knows_no_transaction_that_began_at_the_next_one():
+    bench = Bench(node_count=2)
+    first = bench.open(T0)
+    who = bench.commit(first)
+    former = bench.transaction_node()
+    bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
+    bench.go_on(who, T1)
+    invalid = ErrorCode.INVALID_TXN_STATE
+    assert bench.end(who, commit=True, node_id=former).error_code == invalid
+    not_coordinator = ErrorCode.NOT_COORDINATOR
+    assert bench.end(who, commit=False, node_id=former).error_code == not_coordinator
+    repeated = bench.end(first, commit=True, node_id=former)
+    assert (repeated.error_code, repeated.producer_epoch) == (ErrorCode.NONE, who.epoch)
+    assert bench.end(who, commit=True).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", [1, 2])

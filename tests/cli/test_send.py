@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from txnproducer.cli import _send_transactions, main, send
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
+from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
@@ -324,6 +325,63 @@ def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, mo
     assert done.exit_code == code, done.output
     assert told in done.output
     assert "Traceback" not in done.output
+
+
+CLUSTER = ("-b", "x:1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["send", *CLUSTER, "-t", "t", "--run-id", ""], "Leave the option away for a new id"),
+        (["send", *CLUSTER, "-t", "t", "--transactional-id", ""], "txnproducer-send-TOPIC"),
+        (["send", *CLUSTER, "-t", "t", "-X", "transactional.id="], "must not be empty"),
+        (["send", *CLUSTER, "-t", "t", "--key-separator", ""], "for lines without keys"),
+        (["send", "-b", "", "-t", "t"], "for the brokers of $TXNPRODUCER_BOOTSTRAP"),
+        (["send", "-X", "bootstrap.servers=", "-t", "t"], "no broker is named"),
+        (["send", *CLUSTER, "-t", ""], "must not be empty. A variable of the shell"),
+        (["verify", *CLUSTER, "-t", ""], "must not be empty. A variable of the shell"),
+        (["sink-status", *CLUSTER, "--ledger-topic", "", "s"], "must not be empty. A variable"),
+        (["sink-status", *CLUSTER, "--ledger-topic", "t", ""], "must not be empty. A variable"),
+        (["simulate", "--results", ""], "Leave the option away for no file"),
+        (["broker", "--data-dir", ""], "for a folder that is thrown away"),
+        (["broker", "--kafka-version", ""], "Leave the option away for "),
+        (["demo", "--input", ""], "does not exist"),
+    ],
+)
+def test_an_empty_text_is_not_taken_for_an_option_that_was_not_given(arguments, told, monkeypatch):
+    monkeypatch.setenv("TXNPRODUCER_BOOTSTRAP", "another:1")
+    monkeypatch.setattr(send, "_run", _must_not_run)
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 2, done.output
+    assert told in done.output
+
+
+def _must_not_run(*arguments):
+    raise AssertionError("the command has begun")
+
+
+def test_the_admin_client_is_given_ipv6_addresses_with_their_brackets(monkeypatch):
+    asked = []
+    monkeypatch.setattr(send, "partition_count", lambda *given, **_: asked.append(given))
+    config = ProducerConfig.build(bootstrap_servers="[::1]:9,b:1")
+    assert send._partition_count(config, "t") == 0
+    assert asked == [("[::1]:9,b:1", "t", 5.0)]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_source_that_ends_before_the_skip_is_done_is_refused(count):
+    producer, report = FakeProducer(), Report("topic", "id", "run", skipped=3)
+    producer.transaction()
+    with pytest.raises(click.UsageError, match=f"ended after {count} of the 3 records") as told:
+        send_all(producer, send._skip(records(count), 3), report)
+    assert told.value.exit_code == 2
+    assert [entry[0] for entry in producer.log] == ["begin", "close"]
+
+
+def test_a_source_of_which_everything_is_skipped_is_done():
+    assert list(send._skip(records(3), 3)) == []
+    assert list(send._skip(records(3), 2)) == [(None, b"2")]
 
 
 def test_the_closing_line_is_json_that_names_every_outcome():

@@ -145,9 +145,9 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     *(
         Difference(
-            title=f"With v2 {call} asks once more before it believes in another identity",
+            title=f"With v2 {call} asks once more before it believes a refusal from memory",
             tables=(f"EndTxn({end})/TV2",),
-            codes=("PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING"),
+            codes=("PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING", *more),
             values={
                 "state": state,
                 "last_error": None,
@@ -160,14 +160,15 @@ DIFFERENCES: tuple[Difference, ...] = (
                 "settled_result_error": None,
             },
             reason=(
-                "A coordinator that resigns gives this answer to the producer that still has the"
-                " id, if its log has refused to complete the previous transaction. The new"
-                " coordinator repeats the answer only to a producer that has really lost the id."
+                "A broker that does not know yet that it is the coordinator no more gives this"
+                " answer to a sound producer, if its log has refused to complete the previous"
+                " transaction, or if the present one has begun at the next coordinator. That one"
+                " repeats the answer only if it is true."
             ),
         )
-        for call, end, state in (
-            ("a commit", "commit", "COMMITTING_TRANSACTION"),
-            ("an abort", "abort", "ABORTING_TRANSACTION"),
+        for call, end, state, more in (
+            ("a commit", "commit", "COMMITTING_TRANSACTION", ("INVALID_TXN_STATE",)),
+            ("an abort", "abort", "ABORTING_TRANSACTION", ()),
         )
     ),
     Difference(

@@ -1,4 +1,4 @@
-"""Shared parts of the tests of sending: an idempotent producer that is ready, and its batches."""
+"""Shared parts of the tests of sending: a producer that is ready to send, and its batches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ def idempotent(**settings):
     harness = CoreHarness(transactional_id=None, **settings)
     harness.start_idempotent()
     return harness
+
+
+def in_transaction(version=2, **settings):
+    """Return a harness in a transaction, with known topics."""
+    harness = CoreHarness(transaction_version=version, **settings)
+    harness.start_transaction()
+    harness.know_topics()
+    return harness
+
+
+def with_three_partitions(**settings):
+    """Return a harness in a transaction, with three partitions of its topic."""
+    return in_transaction(**{"topics": {"topic": 3}, **settings})
 
 
 def send_each(harness, count, **more):

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tests.core.sending import in_transaction, with_three_partitions
 from tests.harness import TP0, TP1, CoreHarness
 from txnproducer._core.batches.append_blocked import BlockReason
 from txnproducer._core.batches.partitioner import partition_for_key
@@ -29,15 +30,6 @@ from txnproducer.errors import (
 from txnproducer.records import TopicPartition
 
 
-def in_transaction(**settings):
-    """Return a harness in a transaction, with known topics."""
-    settings.setdefault("topics", {"topic": 3})
-    harness = CoreHarness(**settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
-
-
 def partition_of(future) -> int:
     partition: int = future.metadata().partition
     return partition
@@ -45,7 +37,7 @@ def partition_of(future) -> int:
 
 @pytest.mark.conformance("5.39")
 def test_a_key_decides_the_partition_on_both_the_long_and_the_short_way():
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     keys = [b"key-%d" % number for number in range(50)] * 2
     keys += [b"k" * 200] * 2  # longer than what the cache of hashes takes
     for key in keys:
@@ -54,13 +46,13 @@ def test_a_key_decides_the_partition_on_both_the_long_and_the_short_way():
 
 
 def test_keys_can_be_ignored():
-    harness = in_transaction(linger_ms=1_000, partitioner_ignore_keys=True)
+    harness = with_three_partitions(linger_ms=1_000, partitioner_ignore_keys=True)
     keys = [b"key-%d" % number for number in range(50)]
     assert len({partition_of(harness.send(key=key, partition=None)) for key in keys}) == 1
 
 
 def test_a_key_follows_a_growing_topic():
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     harness.send(key=b"key", partition=None)
     harness.client.topics["topic"] = 50
     harness.core._metadata.request_update()
@@ -72,7 +64,7 @@ def test_a_key_follows_a_growing_topic():
 
 @pytest.mark.conformance("5.39")
 def test_without_a_key_the_partitioner_chooses_and_a_given_partition_is_taken():
-    harness = in_transaction(linger_ms=1_000, batch_size=200)
+    harness = with_three_partitions(linger_ms=1_000, batch_size=200)
     chosen = {partition_of(harness.send(value=b"x" * 100, partition=None)) for _ in range(60)}
     assert chosen == {0, 1, 2}
     for partition in range(3):
@@ -93,7 +85,7 @@ def test_records_without_key_fill_a_batch_and_move_on():
 
 @pytest.mark.conformance("5.40")
 def test_a_new_record_after_the_drain_stays_with_its_partition_until_the_size_is_reached():
-    harness = in_transaction(batch_size=10_000)
+    harness = with_three_partitions(batch_size=10_000)
     partitions = []
     for _ in range(60):
         harness.client.prepare_produce()
@@ -104,7 +96,7 @@ def test_a_new_record_after_the_drain_stays_with_its_partition_until_the_size_is
 
 
 def test_a_batch_with_headers_and_callbacks_goes_on_the_wire_as_given():
-    harness = in_transaction(linger_ms=5)
+    harness = with_three_partitions(linger_ms=5)
     harness.client.prepare_produce(base_offset=9)
     headers = (("trace", b"1"), ("empty", None))
     harness.send(value=b"first", partition=1, is_watched=True)
@@ -119,7 +111,7 @@ def test_a_batch_with_headers_and_callbacks_goes_on_the_wire_as_given():
 
 
 def test_a_watched_record_on_the_short_way_is_called_back_too():
-    harness = in_transaction(linger_ms=5)
+    harness = with_three_partitions(linger_ms=5)
     harness.client.prepare_produce()
     for _ in range(3):
         harness.send(is_watched=True)
@@ -133,7 +125,7 @@ def test_a_watched_record_on_the_short_way_is_called_back_too():
     "error", [ProducerFencedError("fenced"), InvalidProducerEpochError("old")]
 )
 def test_a_fenced_producers_record_gets_a_failed_future(error):
-    harness = in_transaction()
+    harness = with_three_partitions()
     harness.manager.progress.transition_to_fatal_error(error)
     future = harness.send(is_watched=True)
     assert type(future.exception()) is type(error)
@@ -143,7 +135,7 @@ def test_a_fenced_producers_record_gets_a_failed_future(error):
 
 @pytest.mark.conformance("2.27")
 def test_in_any_other_error_state_send_raises():
-    harness = in_transaction()
+    harness = with_three_partitions()
     harness.manager.progress.transition_to_abortable_error(KafkaError("a reason"))
     with pytest.raises(KafkaError):
         harness.send()
@@ -174,7 +166,7 @@ def test_a_refused_login_that_is_mended_is_forgotten():
 
 @pytest.mark.conformance("5.04")
 def test_memory_asked_for_goes_to_the_next_one_when_the_record_found_a_place_without_it():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
@@ -196,7 +188,7 @@ def test_memory_asked_for_goes_to_the_next_one_when_the_record_found_a_place_wit
 
 
 def test_a_wait_for_memory_that_ends_in_an_error_leaves_the_queue_too():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
@@ -210,7 +202,7 @@ def test_a_wait_for_memory_that_ends_in_an_error_leaves_the_queue_too():
 @pytest.mark.conformance("2.06")
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
 def test_a_record_sent_while_the_transaction_ends_is_refused_though_its_batch_is_open(call):
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     harness.send()
     getattr(harness.core, call)()
     with pytest.raises(IllegalStateError):
@@ -220,7 +212,7 @@ def test_a_record_sent_while_the_transaction_ends_is_refused_though_its_batch_is
 
 
 def test_an_interrupted_wait_leaves_the_queue_for_memory():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
@@ -230,7 +222,7 @@ def test_an_interrupted_wait_leaves_the_queue_for_memory():
 
 @pytest.mark.conformance("2.25")
 def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing():
-    harness = in_transaction(max_block_ms=1_000)
+    harness = with_three_partitions(max_block_ms=1_000)
     harness.send()
     harness.settle()
     blocked = harness.try_send("missing")
@@ -241,8 +233,17 @@ def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing(
     assert harness.state is TransactionState.ABORTING_TRANSACTION
 
 
+def test_a_place_that_cannot_exist_is_known_without_a_question():
+    core = in_transaction().core
+    for name in ("a b", "", "..", "x" * 250, "topic\n"):
+        assert "is not a valid topic name" in (core.reason_against(name, None) or "")
+    assert "has no partition 3: it has 3" in (core.reason_against("topic", 3) or "")
+    for topic, partition in (("topic", 2), ("topic", None), ("not.known_yet-1", 9)):
+        assert core.reason_against(topic, partition) is None
+
+
 def waiting_for_partition(number):
-    harness = in_transaction()
+    harness = with_three_partitions()
     blocked = harness.try_send(partition=number)
     assert isinstance(blocked, AppendBlocked)
     return harness, blocked
@@ -297,7 +298,7 @@ def test_a_partition_that_is_added_while_a_record_waits_for_it_is_written_to():
 
 
 def test_the_time_out_of_a_topic_that_the_cluster_denies_has_that_as_its_cause():
-    harness = in_transaction()
+    harness = with_three_partitions()
     blocked = harness.try_send("missing")
     assert isinstance(blocked, AppendBlocked)
     harness.run_until(partial(harness.core.append_can_proceed, blocked))
@@ -342,7 +343,7 @@ def test_a_refusal_of_long_ago_is_not_told_to_who_asks_for_partitions():
 def test_a_refusal_of_long_ago_is_asked_about_again():
     # It came with a refresh that nobody waited for, and the topic may be allowed again. In Java
     # a send asks first, too.
-    harness = in_transaction()
+    harness = with_three_partitions()
     harness.client.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert harness.core.partitions_for("secret", harness.now_ms) is None
     harness.run_until(lambda: harness.core.is_topic_decided("secret"))
@@ -391,7 +392,7 @@ def test_a_record_that_waited_belongs_to_no_later_transaction(reason):
 
 
 def test_the_places_of_records_sent_to_two_partitions_do_not_mix():
-    harness = in_transaction(linger_ms=5)
+    harness = with_three_partitions(linger_ms=5)
     first = [harness.send(partition=0) for _ in range(2)]
     second = [harness.send(partition=1) for _ in range(2)]
     harness.client.prepare_produce(base_offset=10)
@@ -405,7 +406,7 @@ def test_the_places_of_records_sent_to_two_partitions_do_not_mix():
 @pytest.mark.conformance("5.05")
 @pytest.mark.parametrize("room", ["in its batch", "none"])
 def test_nothing_is_appended_after_the_close_though_it_waited_before(room):
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
@@ -421,7 +422,7 @@ def test_nothing_is_appended_after_the_close_though_it_waited_before(room):
 
 @pytest.mark.conformance("2.24")
 def test_a_close_while_a_record_waits_raises_and_leaves_the_transaction_alone():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     harness.core.initiate_close(0)
@@ -435,7 +436,7 @@ def test_a_close_while_a_record_waits_raises_and_leaves_the_transaction_alone():
 def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them(
     is_compressed_before,
 ):
-    harness = in_transaction(batch_size=2_000, compression_type="gzip", linger_ms=1_000)
+    harness = with_three_partitions(batch_size=2_000, compression_type="gzip", linger_ms=1_000)
     assert not harness.core.has_full_batches
     futures = [harness.send(value=b"x" * 900, partition=0) for _ in range(5)]
     assert harness.core.has_full_batches
@@ -457,7 +458,7 @@ def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them
 
 def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_queue():
     # It would hold up every later record of the producer, for ever.
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
@@ -468,7 +469,7 @@ def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_que
 
 
 def test_a_record_that_waits_for_metadata_instead_leaves_the_queue_for_memory():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     harness.core._metadata.topics.clear()
@@ -479,7 +480,7 @@ def test_a_record_that_waits_for_metadata_instead_leaves_the_queue_for_memory():
 
 
 def test_a_key_waits_for_metadata_while_they_do_not_know_its_topic():
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     harness.send(key=b"key", partition=None)
     harness.client.topics.pop("topic")
     harness.core._metadata.request_update()
@@ -490,7 +491,7 @@ def test_a_key_waits_for_metadata_while_they_do_not_know_its_topic():
 
 
 def test_a_record_without_key_that_waited_for_memory_joins_the_batch_of_another_that_waited():
-    harness = in_transaction(
+    harness = with_three_partitions(
         topics={"topic": 3, "other": 1},
         buffer_memory=100_000,
         batch_size=65_536,

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from tests.harness import CoreHarness
+from tests.core.sending import with_three_partitions
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._core.batches.append_blocked import AppendBlocked
 from txnproducer._core.batches.batch_future import BatchMetadata, FutureBatchMetadata, RowsTaken
@@ -42,13 +42,6 @@ class NoWaiter:
         return is_done()
 
     def refuse_in_fork(self): ...
-
-
-def in_transaction(**settings):
-    harness = CoreHarness(linger_ms=10, topics={"topic": 3}, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 def send_rows(harness, values, places=None, order=None):
@@ -100,7 +93,7 @@ def ended(partition, count, base_offset=-1, log_append_time_ms=-1, error=None):
 
 
 def test_rows_one_behind_the_other_have_the_offsets_of_their_batches():
-    harness = in_transaction(batch_size=1_000)
+    harness = with_three_partitions(linger_ms=10, batch_size=1_000)
     values = [b"%04d" % n * 30 for n in range(20)]
     harness.send(partition=1)  # so that the first row is not the batch's first
     future = send_rows(harness, values, [(1, 0, 20)])
@@ -115,7 +108,7 @@ def test_rows_one_behind_the_other_have_the_offsets_of_their_batches():
 
 
 def test_ordered_rows_have_the_partitions_and_offsets_that_they_were_written_to():
-    harness = in_transaction(batch_size=1_000)
+    harness = with_three_partitions(linger_ms=10, batch_size=1_000)
     values = [b"%04d" % n * 30 for n in range(20)]
     order = sorted(range(20), key=lambda row: (row % 3, row))
     future = send_rows(harness, values, [(0, 0, 7), (1, 7, 14), (2, 14, 20)], order)
@@ -155,7 +148,7 @@ def test_the_brokers_timestamp_is_told_and_none_of_our_own(is_ordered):
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_the_rows_of_a_batch_that_was_split_have_the_offsets_of_its_parts(is_ordered):
-    harness = in_transaction(batch_size=6_000)
+    harness = with_three_partitions(linger_ms=10, batch_size=6_000)
     values = [b"%03d" % n * 300 for n in range(6)]
     order = [5, 3, 1, 0, 2, 4] if is_ordered else None
     future = send_rows(harness, values, [(0, 0, 6)], order)
@@ -234,7 +227,7 @@ def test_no_rows_are_done_at_once():
 
 
 def test_it_is_done_when_the_last_batch_is():
-    harness = in_transaction()
+    harness = with_three_partitions(linger_ms=10)
     future = send_rows(harness, [b"0", b"1", b"2"], [(0, 0, 1), (1, 1, 3)])
     assert (future.taken_count, len(future)) == (3, 3)
     assert not future.done()
@@ -291,7 +284,7 @@ def test_a_wait_in_vain_says_how_much_is_left_and_that_it_goes_on(timeout, said)
 
 
 def test_a_result_that_comes_in_time_is_waited_for():
-    harness = in_transaction()
+    harness = with_three_partitions(linger_ms=10)
     future = send_rows(harness, [b"0"])
     with pytest.raises(KafkaTimeoutError):
         future.result(0.001)
@@ -322,7 +315,7 @@ def test_errors_are_told_by_row_and_the_first_rows_is_raised(is_ordered):
 
 
 def test_errors_of_some_rows_are_each_their_own():
-    harness = in_transaction()
+    harness = with_three_partitions(linger_ms=10)
     harness.send(partition=0)
     future = send_rows(harness, [b"0", b"1", b"2"], [(0, 0, 3)], [2, 1, 0])
     harness.run_until(lambda: harness.client.waiting(PRODUCE))
@@ -361,7 +354,7 @@ def test_errors_of_the_rows_of_one_part_of_a_split_are_theirs_alone():
 
 
 def test_errors_that_are_known_are_told_before_the_end():
-    harness = in_transaction(node_count=2)
+    harness = with_three_partitions(linger_ms=10, node_count=2)
     future = send_rows(harness, [b"0", b"1"], [(0, 0, 1), (1, 1, 2)])
     assert future.errors() == {}
     harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
-from tests.harness import TP0, CoreHarness
+from tests.core.sending import PRODUCE, idempotent, in_transaction, memory_taken, send_each
+from tests.harness import TP0
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
@@ -16,13 +16,6 @@ from txnproducer.errors import (
     OutOfOrderSequenceError,
     TransactionAbortableError,
 )
-
-
-def in_transaction(version=2, **settings):
-    harness = CoreHarness(transaction_version=version, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 @pytest.mark.conformance("4.17")

@@ -220,7 +220,7 @@ def test_nothing_is_sent_while_a_lease_is_under_way(version):
     holder.transact(b"before")
     holder.begin()
     leasing = holder.core.begin_lease(1)
-    with pytest.raises(IllegalStateError, match="its participants write the records"):
+    with pytest.raises(IllegalStateError, match="leased and its participants write the records"):
         holder.send("topic", b"of the holder", partition=0)
     holder.complete(leasing)
     harness = participant(cluster, holder.manager.share.lease, 0)

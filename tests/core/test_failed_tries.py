@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import CoreHarness
 from txnproducer._core.batches.append_blocked import AppendBlocked
-from txnproducer._core.failed_tries import caused_by
+from txnproducer._core.failed_tries import caused_by, in_words
 from txnproducer._protocol.events import (
     Channel,
     ConnectionEvent,
@@ -153,6 +153,19 @@ def test_a_dead_bootstrap_server_is_not_the_cause_where_the_cluster_has_answered
     )
     assert isinstance(error.__cause__, UnknownTopicOrPartitionError)
     assert error.causes == (dead,)
+
+
+def test_a_time_out_says_once_that_there_is_no_connection():
+    tries = [DisconnectError("no connection to a:1: the login hangs"), DisconnectError(REFUSED)]
+    assert in_words(tries) == f"no connection (to a:1: the login hangs; {REFUSED})"
+
+
+def test_the_address_of_an_ipv6_host_has_brackets():
+    harness = CoreHarness(bootstrap_servers="[::1]:9092")
+    fail(harness, UnknownHostError("no such host"))
+    fail(harness, UnknownHostError("no such host"), at_ms=1_000)
+    assert harness.core.failed_tries.has_no_host
+    assert "exists: [::1]:9092." in str(harness.core.failed_tries.no_host_error())
 
 
 def test_failures_are_the_cause_if_nothing_else_was_reached(harness):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.on_cluster import committed, is_all_decided, make_cluster, started
-from tests.harness import TP0, CoreHarness
+from tests.core.sending import in_transaction
+from tests.harness import TP0
 from tests.scripted_client import PRODUCER_ID
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey, InitProducerIdResponse
@@ -26,13 +27,6 @@ from txnproducer.records import ConsumerGroupMetadata
 PRODUCE, END_TXN, INIT = ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
 QUIET_MS = 600_000
 either_version = pytest.mark.parametrize("version", [1, 2])
-
-
-def in_transaction(version=2, **settings):
-    harness = CoreHarness(transaction_version=version, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 # --- one meaning for each answer ----------------------------------------------------------------
@@ -310,7 +304,7 @@ def test_a_refused_end_is_told_by_its_cause_and_each_later_call_names_it_again(c
     harness = in_transaction()
     harness.client.prepare_produce()
     harness.run_until(harness.send().done)
-    harness.client.prepare_refused_end(code)
+    harness.client.prepare_refused_end(code, is_commit=False)
     with pytest.raises(KafkaError, match=words) as told:
         harness.complete(harness.core.begin_abort())
     for call in (harness.begin_transaction, harness.core.begin_abort, harness.send_offsets):

@@ -404,5 +404,5 @@ def test_only_what_was_renumbered_is_overtaken_by_what_is_written_under_its_old_
     first, second, third = produce._in_flight[TP0]
     for batch, sequence in ((first, 7), (second, 8)):
         batch.reset_producer_state(harness.manager.identity.producer_id_and_epoch, sequence)
-    produce._fail_what_was_renumbered_with(first, harness.now_ms)
+    produce._fail_batches_renumbered_with(first, harness.now_ms)
     assert (second.is_overtaken, third.is_overtaken) == (True, False)

@@ -1,11 +1,11 @@
-"""A coordinator that resigns may call the producer fenced that still has the id (v2 only)."""
+"""A broker that does not know that it is the coordinator no more may refuse a sound end (v2)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.core.txn_driver import NODE, TxnDriver
-from tests.scripted_client import OTHER_IDENTITY
+from tests.scripted_client import INVALID_TXN_STATE, OTHER_IDENTITY
 from txnproducer._core.transactions.state import TransactionState as S
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
@@ -27,7 +27,13 @@ from txnproducer.records import ProducerIdAndEpoch
 OTHER_NODE = BrokerNode(NODE.node_id + 1, "other", 9092)
 NEXT = ProducerIdAndEpoch(77, 1)
 
-either_answer = pytest.mark.parametrize("code", OTHER_IDENTITY)
+each_refusal = pytest.mark.parametrize(
+    ("is_commit", "code"),
+    [
+        (True, INVALID_TXN_STATE),
+        *((end, code) for end in (True, False) for code in OTHER_IDENTITY),
+    ],
+)
 either_end = pytest.mark.parametrize("is_commit", [True, False])
 
 
@@ -40,8 +46,7 @@ def ending(is_commit, version=2):
     return driver, manager.begin_commit() if is_commit else manager.begin_abort()
 
 
-@either_answer
-@either_end
+@each_refusal
 def test_an_end_that_only_the_old_coordinator_refuses_succeeds(is_commit, code):
     driver, end = ending(is_commit)
     first = driver.expect(EndTxnRequest, code)
@@ -54,14 +59,13 @@ def test_an_end_that_only_the_old_coordinator_refuses_succeeds(is_commit, code):
     assert driver.manager.identity.producer_id_and_epoch == NEXT
 
 
-@either_answer
-@either_end
+@each_refusal
 def test_an_end_that_the_next_coordinator_refuses_as_well_is_fatal(is_commit, code):
     driver, end = ending(is_commit)
     driver.expect(EndTxnRequest, code)
     driver.expect(FindCoordinatorRequest)
     driver.expect(EndTxnRequest, code)
-    assert type(end.error) is not CommitOutcomeUnknownError  # both answers were refusals
+    assert not isinstance(end.error, CommitOutcomeUnknownError)  # both answers were refusals
     assert isinstance(end.error, ProducerFencedError) == (code == ErrorCode.PRODUCER_FENCED)
     assert driver.state is S.FATAL_ERROR
     assert driver.take() is None
@@ -109,8 +113,7 @@ def test_the_next_transaction_is_asked_for_twice_as_well(is_commit):
     assert not later.is_completed
 
 
-@either_answer
-@either_end
+@each_refusal
 def test_with_v1_the_first_answer_counts(is_commit, code):
     driver, end = ending(is_commit, version=1)
     driver.expect(EndTxnRequest, code)

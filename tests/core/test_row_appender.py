@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tests.core.sending import in_transaction, with_three_partitions
 from tests.harness import TP0, TP1, CoreHarness
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._core.batches.append_blocked import AppendBlocked, BlockReason
@@ -21,15 +22,6 @@ from txnproducer.errors import (
     RecordTooLargeError,
     TransactionAbortedError,
 )
-
-
-def in_transaction(**settings):
-    """Return a harness in a transaction, with known topics."""
-    settings.setdefault("topics", {"topic": 3})
-    harness = CoreHarness(**settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 def rows_of(records):
@@ -95,7 +87,7 @@ def test_rows_fill_the_batches_that_their_records_fill_one_by_one(
     sent = []
     order = list(range(199, -1, -1)) if is_ordered else list(range(200))
     for is_by_row in (False, True):
-        harness = in_transaction(
+        harness = with_three_partitions(
             linger_ms=5,
             batch_size=2_000,
             compression_type=compression,
@@ -121,7 +113,7 @@ def test_rows_fill_the_batches_that_their_records_fill_one_by_one(
 
 
 def test_each_call_takes_what_one_batch_takes_and_says_which_rows():
-    harness = in_transaction(linger_ms=1_000, batch_size=1_000)
+    harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
     run = run_of(harness, [b"x" * 100] * 20)
     harness.send(partition=0, value=b"x" * 100)
     taken = append_all(harness, run)
@@ -132,7 +124,7 @@ def test_each_call_takes_what_one_batch_takes_and_says_which_rows():
 
 
 def test_a_run_is_a_part_of_an_order():
-    harness = in_transaction(linger_ms=5)
+    harness = with_three_partitions(linger_ms=5)
     run = run_of(harness, [b"0", b"1", b"2", b"3"], order=[3, 1, 0, 2])
     run.next, run.stop = 1, 3
     [taken] = append_all(harness, run)
@@ -150,7 +142,7 @@ def test_rows_without_partition_stay_with_one_until_its_batch_is_full_and_move_o
 
 
 def test_rows_for_a_partition_join_the_transaction_and_records_their_batch():
-    harness = in_transaction(linger_ms=5)
+    harness = with_three_partitions(linger_ms=5)
     harness.client.set_transaction_version(1)
     [taken] = append_all(harness, run_of(harness, [b"0", b"1"], partition=1))
     assert harness.core.needs_wakeup
@@ -163,7 +155,7 @@ def test_rows_for_a_partition_join_the_transaction_and_records_their_batch():
 
 
 def test_a_large_row_gets_a_batch_of_its_own():
-    harness = in_transaction(linger_ms=1_000, batch_size=1_000)
+    harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
     taken = append_all(harness, run_of(harness, [b"s", b"x" * 5_000, b"s", b"s"]))
     assert [t.count for t in taken] == [1, 1, 2]
 
@@ -202,7 +194,7 @@ def test_rows_wait_for_metadata_and_nothing_is_appended_before():
 
 
 def test_rows_wait_for_memory_and_go_on_with_it_where_they_stopped():
-    harness = in_transaction(buffer_memory=2_000, batch_size=1_000, linger_ms=60_000)
+    harness = with_three_partitions(buffer_memory=2_000, batch_size=1_000, linger_ms=60_000)
     run = run_of(harness, [b"%d" % n * 100 for n in range(10)] * 3)
     counts = []
     for _ in range(2):
@@ -225,7 +217,7 @@ def test_rows_wait_for_memory_and_go_on_with_it_where_they_stopped():
 
 
 def test_rows_that_waited_for_memory_join_the_batch_of_a_record_that_did_too():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
     harness.send(partition=0)
     other = harness.try_send(partition=1)
     run = run_of(harness, [b"0", b"1"], partition=1)
@@ -243,7 +235,7 @@ def test_rows_that_waited_for_memory_join_the_batch_of_a_record_that_did_too():
 
 
 def test_rows_that_waited_in_vain_for_memory_make_the_transaction_abortable():
-    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = append(harness, run_of(harness, [b"0"], partition=1))
     assert isinstance(blocked, AppendBlocked)
@@ -257,7 +249,7 @@ def test_rows_that_waited_in_vain_for_memory_make_the_transaction_abortable():
 
 
 def test_rows_of_a_closed_producer_are_refused():
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     run = run_of(harness, [b"0"])
     harness.core.force_close(harness.now_ms)
     with pytest.raises(KafkaError, match="closed"):
@@ -285,7 +277,7 @@ def test_without_an_open_transaction_nothing_is_appended(begin):
 
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
 def test_rows_are_refused_while_the_transaction_ends_though_a_batch_is_open(call):
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     harness.send()
     run = run_of(harness, [b"0"])
     batch = harness.core._accumulator.topics["topic"].queues[0].open_batch
@@ -298,7 +290,7 @@ def test_rows_are_refused_while_the_transaction_ends_though_a_batch_is_open(call
 
 @pytest.mark.parametrize("is_batch_open", [False, True])
 def test_in_an_abortable_error_rows_raise_its_cause(is_batch_open):
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     if is_batch_open:
         harness.send()
     run = run_of(harness, [b"0"])
@@ -309,7 +301,7 @@ def test_in_an_abortable_error_rows_raise_its_cause(is_batch_open):
 
 
 def test_the_rows_of_a_fenced_producer_give_a_failed_future():
-    harness = in_transaction()
+    harness = with_three_partitions()
     run = run_of(harness, [b"0"])
     harness.manager.progress.transition_to_fatal_error(ProducerFencedError("fenced"))
     failed = append(harness, run)
@@ -319,7 +311,7 @@ def test_the_rows_of_a_fenced_producer_give_a_failed_future():
 
 
 def test_a_row_too_large_fails_and_makes_the_transaction_abortable():
-    harness = in_transaction(max_request_size=1_000, linger_ms=1_000)
+    harness = with_three_partitions(max_request_size=1_000, linger_ms=1_000)
     run = run_of(harness, [b"small", b"x" * 2_000])
     append(harness, run)
     failed = append(harness, run)
@@ -331,7 +323,7 @@ def test_a_row_too_large_fails_and_makes_the_transaction_abortable():
 @pytest.mark.parametrize("is_blocked", [False, True])
 @pytest.mark.parametrize("is_batch_open", [False, True])
 def test_rows_belong_to_no_later_transaction(is_blocked, is_batch_open):
-    harness = in_transaction(buffer_memory=20_000, batch_size=16_384, linger_ms=1_000)
+    harness = with_three_partitions(buffer_memory=20_000, batch_size=16_384, linger_ms=1_000)
     run = run_of(harness, [b"x" * 15_000], partition=1)
     blocked = None
     if is_blocked:
@@ -356,7 +348,7 @@ def test_rows_belong_to_no_later_transaction(is_blocked, is_batch_open):
 @pytest.mark.parametrize("forget", ["topic", "queue"])
 def test_a_batch_that_is_not_found_again_is_said_aloud(forget, monkeypatch):
     # It cannot happen; were it to, rows would be in no future.
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     run = run_of(harness, [b"0"])
     topics = {} if forget == "topic" else {"topic": type("None", (), {"queues": {}})}
     monkeypatch.setattr(harness.core.rows, "_topics", topics)
@@ -372,7 +364,7 @@ def check_partition(harness, partition, blocked=None):
 
 
 def test_a_partition_that_is_known_is_there():
-    harness = in_transaction()
+    harness = with_three_partitions()
     assert check_partition(harness, 2) is None
     assert is_nothing_appended(harness)
 
@@ -393,7 +385,7 @@ def test_a_partition_is_waited_for_as_a_record_of_it_waits():
 
 
 def test_a_partition_that_there_is_not_is_refused_where_a_record_of_it_is():
-    harness = in_transaction()
+    harness = with_three_partitions()
     blocked = check_partition(harness, 3)
     assert isinstance(blocked, AppendBlocked)
     harness.abort()
@@ -408,7 +400,7 @@ def test_a_partition_that_there_is_not_is_refused_where_a_record_of_it_is():
 
 
 def test_where_there_are_no_rows_the_state_is_looked_at_all_the_same():
-    harness = in_transaction()
+    harness = with_three_partitions()
     harness.core.check_can_append()
     harness.abort()
     with pytest.raises(IllegalStateError):
@@ -421,7 +413,7 @@ def test_where_there_are_no_rows_the_state_is_looked_at_all_the_same():
 
 
 def test_a_row_in_a_batch_that_is_not_found_again_counts_as_taken(monkeypatch):
-    harness = in_transaction(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000)
     run = run_of(harness, [b"0", b"1"])
     monkeypatch.setattr(harness.core.rows, "_topics", {})
     with pytest.raises(IllegalStateError, match="taken by no batch"):

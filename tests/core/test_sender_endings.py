@@ -525,7 +525,7 @@ def test_batches_that_end_in_one_turn_are_called_back_as_they_were_answered():
 
 @pytest.mark.conformance("6.16")
 @pytest.mark.quirk("Q4")
-def test_one_partitions_trouble_in_an_answer_does_not_strand_the_others():
+def test_one_partitions_trouble_in_an_answer_does_not_strand_the_others(caplog):
     """In Java an exception loses the rest of the answer, with its futures and its memory."""
     harness = idempotent(topics={"topic": 3})
     futures = [harness.send(partition=p) for p in range(3)]
@@ -535,6 +535,7 @@ def test_one_partitions_trouble_in_an_answer_does_not_strand_the_others():
     good = ProducePartitionResponse(TopicPartition("topic", 1), 0, 6)
     harness.client.answer(request, ProduceResponse((stranger, good)))
     harness.settle()
+    assert "TopicPartition(topic='topic', partition=99), which was not in the re" in caplog.text
     assert futures[1].result().offset == 6
     assert not futures[0].done()  # left out of the answer: sent again
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.sending import in_transaction
 from tests.harness import TP0, TP1, CoreHarness
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import Channel, ConnectionId
@@ -24,14 +25,6 @@ from txnproducer.errors import (
 
 PRODUCE, END_TXN = ApiKey.PRODUCE, ApiKey.END_TXN
 COORDINATOR = ConnectionId(0, Channel.COORDINATOR)
-
-
-def in_transaction(version=2, **settings):
-    """Return a harness in a transaction, with known topics."""
-    harness = CoreHarness(transaction_version=version, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 # --- what waits for what -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -179,10 +180,10 @@ def test_a_commit_needs_every_receipt(version):
     cluster = make_cluster(version)
     holder = started(cluster)
     receipts = share(cluster, holder, [b"1"])
-    with pytest.raises(IllegalStateError, match="claim 0, 1 is missing"):
+    with pytest.raises(IllegalStateError, match="the receipts of claims 0, 1 are missing"):
         holder.core.begin_commit()
     holder.core.adopt(receipts[1:])
-    with pytest.raises(IllegalStateError, match="claim 0 is missing"):
+    with pytest.raises(IllegalStateError, match="the receipt of claim 0 is missing"):
         holder.core.begin_commit()
     holder.core.adopt(receipts)
     holder.end(is_commit=True)
@@ -208,7 +209,7 @@ def test_receipts_that_do_not_belong_are_refused_and_none_is_taken():
     ):
         with pytest.raises(ValueError, match=why):
             holder.core.adopt(wrong)
-    with pytest.raises(IllegalStateError, match="claim 0, 1 is missing"):
+    with pytest.raises(IllegalStateError, match="the receipts of claims 0, 1 are missing"):
         holder.core.begin_commit()
     holder.core.adopt([first, second])
     holder.end(is_commit=True)
@@ -247,7 +248,10 @@ def test_the_holder_of_a_lease_writes_no_records():
     cluster = make_cluster()
     holder = started(cluster)
     leased(holder)
-    with pytest.raises(IllegalStateError, match="its participants write the records"):
+    with pytest.raises(
+        IllegalStateError,
+        match="is refused because the transaction is leased and its",
+    ):
         holder.send("topic", b"1")
     with pytest.raises(IllegalStateError, match="again"):
         holder.core.begin_lease(2)
@@ -276,8 +280,18 @@ def test_a_lease_has_no_other_claims():
     cluster = make_cluster()
     lease = leased(started(cluster))
     for claim in (-1, 2):
-        with pytest.raises(ValueError, match="2 claims, which count from 0"):
+        with pytest.raises(
+            ValueError, match=f"claim {claim} does not exist: .* 2 claims, numbered 0 and 1"
+        ):
             OnCluster(cluster).core.begin_join(lease, claim)
+    for count, words in (
+        (1, "1 claim, numbered 0$"),
+        (3, "3 claims, numbered 0 to 2"),
+        (0, ""),
+    ):
+        other = replace(lease, claims=lease.claims[:1] * count)
+        with pytest.raises(ValueError, match=f"claim 3 does not exist: the lease.* {words}"):
+            OnCluster(cluster).core.begin_join(other, 3)
 
 
 def test_old_clusters_share_nothing():
@@ -380,3 +394,11 @@ def test_a_participant_is_closed_without_a_warning(caplog):
     harness.core.initiate_close(harness.now_ms)
     harness.run_until(lambda: harness.core.is_closed)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_closing_a_leased_transaction_decides_nothing():
+    # Another process may take it over and commit.
+    holder = started(make_cluster())
+    leased(holder)
+    holder.core.force_close(holder.now_ms)
+    assert holder.state is TransactionState.IN_TRANSACTION

@@ -348,7 +348,7 @@ def test_an_abort_after_the_time_out_says_after_how_long():
 )
 def test_an_abort_that_is_refused_names_the_newer_producer(code):
     harness = asking_scripted()
-    harness.client.prepare_refused_end(code)
+    harness.client.prepare_refused_end(code, is_commit=False)
     error = ended(harness, harness.core.begin_abort)
     assert "epoch 3, has taken over" in str(error)
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.core.sending import in_transaction
 from tests.harness import TP0, TP1, CoreHarness
 from tests.scripted_client import end_txn_response
 from txnproducer._core.transactions.state import TransactionState as S
@@ -31,13 +32,6 @@ from txnproducer.errors import (
 PRODUCE, END_TXN, INIT = ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
 ADD_PARTITIONS = ApiKey.ADD_PARTITIONS_TO_TXN
 COORDINATOR_KINDS = (ADD_PARTITIONS, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.FIND_COORDINATOR, END_TXN)
-
-
-def in_transaction(version=2, **settings):
-    harness = CoreHarness(transaction_version=version, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 def expire_on_the_wire(harness):

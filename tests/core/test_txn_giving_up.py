@@ -185,6 +185,8 @@ def test_an_abort_goes_on_where_the_commit_on_the_wire_was_refused(code):
     driver.take()
     abort = driver.manager.begin_abort()
     driver.reply(code)
+    if code == ErrorCode.INVALID_TXN_STATE:
+        driver.expect(FindCoordinatorRequest)  # it may be an old coordinator's
     assert not driver.expect(EndTxnRequest, producer=NEXT).is_commit
     finish(abort)
     assert driver.manager.progress.outcome == "aborted"
@@ -283,7 +285,7 @@ def test_a_repeated_commit_that_is_refused_for_good_is_unknown():
 def test_a_commit_that_the_coordinator_aborted_before_it_came_is_known_to_have_failed():
     driver = with_partition()
     commit = driver.manager.begin_commit()
-    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    driver.refuse_end(ErrorCode.INVALID_TXN_STATE)
     assert type(commit.error) is InvalidTxnStateError
     assert commit.error.recovery == "restart"
 

@@ -56,9 +56,17 @@ def test_closing_fails_whoever_still_waits(steps):
 
 
 def test_closing_an_idle_producer_is_no_error():
-    driver = begun()
+    driver = TxnDriver()
+    driver.initialize()
     driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
-    assert driver.state is S.IN_TRANSACTION
+    assert driver.state is S.READY
+
+
+def test_closing_in_the_midst_of_a_transaction_ends_it_for_certain():
+    # No commit was begun, and none can be.
+    driver = with_partition()
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
+    assert driver.state is S.FATAL_ERROR
 
 
 def test_an_answer_after_a_fatal_error_changes_nothing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.sending import in_transaction
 from tests.harness import GROUP, TP0, TP1, CoreHarness
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transactions.state import TransactionState as S
@@ -33,13 +34,6 @@ from txnproducer.records import ConsumerGroupMetadata
 
 PRODUCE, END_TXN = ApiKey.PRODUCE, ApiKey.END_TXN
 ADD_PARTITIONS, FIND = ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.FIND_COORDINATOR
-
-
-def in_transaction(version=2, **settings):
-    harness = CoreHarness(transaction_version=version, **settings)
-    harness.start_transaction()
-    harness.know_topics()
-    return harness
 
 
 @pytest.mark.conformance("1.12")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tests.scripted_client import OTHER_IDENTITY
+from tests.scripted_client import INVALID_TXN_STATE, OTHER_IDENTITY
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -157,10 +157,11 @@ class TxnDriver:
     def refuse_end(self, code: int) -> EndTxnRequest:
         """Refuse the next EndTxn for good, and return its last attempt.
 
-        With v2 an answer that names another identity counts only when it is repeated.
+        With v2 an answer that a broker may give from its memory counts only when it is repeated.
         """
         ended: EndTxnRequest = self.expect(EndTxnRequest, code)
-        if ended.is_transaction_v2_enabled and code in OTHER_IDENTITY:
+        is_doubted = code in OTHER_IDENTITY or (ended.is_commit and code == INVALID_TXN_STATE)
+        if ended.is_transaction_v2_enabled and is_doubted:
             self.expect(FindCoordinatorRequest)
             ended = self.expect(EndTxnRequest, code)
         return ended

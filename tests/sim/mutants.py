@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "may-be-written-is-renumbered",
         "_core/sending/sender.py",
-        "self._producing.fail_what_must_keep_its_number(renumbered, now_ms)",
+        "self._producing.fail_batches_that_cannot_be_renumbered(renumbered, now_ms)",
         "pass",
         "after a bump everything in flight goes out under the new epoch",
     ),

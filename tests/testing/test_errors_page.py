@@ -288,12 +288,20 @@ SCENARIOS: dict[str, list[Scenario]] = {
     '`KafkaTimeoutError` from `init_transactions()`, "no connection': [
         Scenario("KafkaTimeoutError", "resume", after(stop), {"max_block_ms": 15})
     ],
-    "`KafkaTimeoutError` from `init_transactions()` without": [
+    '`KafkaTimeoutError`, "broker': [
+        Scenario(
+            "KafkaTimeoutError",
+            "resume",
+            after(refuse("InitProducerId", "CONCURRENT_TRANSACTIONS", 1000)),
+            {"max_block_ms": 100},
+        )
+    ],
+    '`KafkaTimeoutError` from `init_transactions()`, "answered FindCoordinator': [
         Scenario(
             "KafkaTimeoutError",
             "resume",
             after(refuse("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", 1000)),
-            {"max_block_ms": 15},
+            {"max_block_ms": 100},
         )
     ],
     "`InvalidConfigurationError`, ": [

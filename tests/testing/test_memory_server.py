@@ -24,7 +24,7 @@ from txnproducer._server import connection
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer.errors import KafkaError
 from txnproducer.testing import InMemoryKafka
-from txnproducer.testing._memory_server import MemoryServer, _Call
+from txnproducer.testing._memory_server import MemoryServer, _ClusterCall
 
 THREAD = "txnproducer-in-memory-kafka"
 DAYS_30_NS = 30 * 86_400 * 10**9
@@ -84,7 +84,7 @@ def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server,
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Call, "wait", interrupted)
+        patch.setattr(_ClusterCall, "wait", interrupted)
         with pytest.raises(Interrupt):
             server.call(slow)
     may_go_on.set()
@@ -94,7 +94,7 @@ def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server,
 def test_a_call_that_is_interrupted_before_it_begins_has_no_effect(server, monkeypatch):
     has_begun, may_go_on = threading.Event(), threading.Event()
     calls: list[int] = []
-    wait = _Call.wait
+    wait = _ClusterCall.wait
 
     def interrupted(self):
         if threading.current_thread() is threading.main_thread():
@@ -106,7 +106,7 @@ def test_a_call_that_is_interrupted_before_it_begins_has_no_effect(server, monke
         has_begun.set()
         may_go_on.wait(10)
 
-    monkeypatch.setattr(_Call, "wait", interrupted)
+    monkeypatch.setattr(_ClusterCall, "wait", interrupted)
     other = threading.Thread(target=server.call, args=(block,))
     other.start()
     has_begun.wait(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,30 @@ def test_addresses_that_a_name_server_rotates_make_one_text(monkeypatch):
     assert texts[0] == texts[1]
     assert "127.0.0.1: " in texts[0]
     assert "127.0.0.2: " in texts[0]
+
+
+class WithoutNetwork:
+    """A platform on which no socket can be made."""
+
+    def __init__(self, *found: Any) -> None:
+        self._found = list(found)
+
+    def look_up(self, host: str, port: int) -> list[Any]:
+        return self._found
+
+    def new_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        raise OSError("no sockets")
+
+
+def test_the_address_of_an_ipv6_host_has_brackets():
+    found = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 9, 0, 0))
+    for network, text in (
+        (WithoutNetwork(), "cannot find the host of [::1]:9"),
+        (WithoutNetwork(found), "cannot connect to [::1]:9 (::1: no sockets)"),
+    ):
+        with pytest.raises(DisconnectError) as told:
+            open_tcp(network, "::1", 9, BufferSizes(), lambda: 5.0, lambda _: None)
+        assert str(told.value) == text
 
 
 class LockedError(SaslAuthenticationError):

@@ -48,6 +48,15 @@ def check_id(
     return cluster.check_coordinator(node_id, kind, transactional_id, now_ms)
 
 
+def check_topic(cluster: BrokerCluster, place: TopicPartition) -> ErrorCode:
+    """Return the error of a partition that a request names."""
+    # First: the existence of a topic must not show to a client without access.
+    if not cluster.is_allowed(Resource.TOPIC, place.topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    is_known = place in cluster.logs
+    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def check_producer(
     known: TransactionMetadata | None, producer_id: int, producer_epoch: int
 ) -> ErrorCode:

@@ -13,16 +13,20 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from txnproducer._broker.options import ClusterOptions
 from txnproducer._broker.partition_log import PartitionLog
 from txnproducer._broker.resources import topic_id_of
 from txnproducer._protocol.rng import Rng
 from txnproducer.records import TopicPartition
+
+# As `Topic.validate` of Kafka checks it.
+LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 class Life(NamedTuple):

@@ -65,7 +65,7 @@ class _Resigning:
 
     node_id: int
     until_ms: int
-    unfinished: Mapping[str, TransactionMetadata]
+    ids: Mapping[str, TransactionMetadata]
 
 
 class Surroundings(Protocol):
@@ -314,19 +314,16 @@ class TransactionCoordinator:
 
     def resign(self, node_id: int, until_ms: int) -> None:
         """Keep the old broker's memory until it knows that it has resigned."""
-        unfinished = {name: known for name, known in self._ids.items() if known.state.is_prepared}
-        self._resigning = _Resigning(node_id, until_ms, unfinished)
+        self._resigning = _Resigning(node_id, until_ms, dict(self._ids))
 
-    def unfinished_at(
+    def remembered_at(
         self, transactional_id: str, node_id: int, now_ms: int
     ) -> TransactionMetadata | None:
-        """Return an id that a resigning broker cannot complete, or None."""
-        # Its log has refused the completion, which leaves the memory as it was before
-        # (`TransactionStateManager.appendTransactionToLog` resets the pending state).
+        """Return an id as a broker remembers it that does not know yet that it has resigned."""
         resigning = self._resigning
         if resigning is None or resigning.node_id != node_id or now_ms >= resigning.until_ms:
             return None
-        return resigning.unfinished.get(transactional_id)
+        return resigning.ids.get(transactional_id)
 
     def take_over(self, now_ms: int, loading_ms: int) -> None:
         """Continue on another broker with the state in the log."""

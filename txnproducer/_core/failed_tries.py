@@ -83,7 +83,7 @@ class FailedTries:
     @property
     def _addresses(self) -> set[str]:
         nodes = (*self._metadata.bootstrap_nodes, *self._metadata.nodes.values())
-        return {f"{node.host}:{node.port}" for node in nodes}
+        return {node.address for node in nodes}
 
     def are_cause(self, since_ms: int) -> bool:
         """Return whether no broker was reached since then."""
@@ -138,7 +138,7 @@ class FailedTries:
 
     def _address(self, node_id: int) -> str:
         node = self._node(node_id)
-        return f"broker {node_id}" if node is None else f"{node.host}:{node.port}"
+        return f"broker {node_id}" if node is None else node.address
 
     def _node(self, node_id: int) -> BrokerNode | None:
         metadata = self._metadata
@@ -158,7 +158,7 @@ class FailedTries:
         node = self._node(refusal.node_id)
         # The id of a bootstrap address is this producer's own, and would mislead.
         name = "a broker" if refusal.node_id < 0 else f"broker {refusal.node_id}"
-        place = name if node is None else f"{name} ({node.host}:{node.port})"
+        place = name if node is None else f"{name} ({node.address})"
         error = error_for_code(refusal.code)
         return type(error)(f"{place} last answered {refusal.request} with {error}")
 
@@ -170,7 +170,7 @@ class FailedTries:
             return False
         # One host that may exist is enough to go on.
         return self._nonexistent.issuperset(
-            f"{node.host}:{node.port}" for node in self._metadata.bootstrap_nodes
+            node.address for node in self._metadata.bootstrap_nodes
         )
 
     def no_host_error(self) -> KafkaError:
@@ -187,7 +187,9 @@ class FailedTries:
 
 def in_words(tries: Sequence[KafkaError]) -> str:
     """Return failed tries for an error's text."""
-    return f"no connection ({'; '.join(str(each) for each in tries)})"
+    # Some of the texts begin with these words themselves.
+    reasons = [str(each).removeprefix("no connection ") for each in tries]
+    return f"no connection ({'; '.join(reasons)})"
 
 
 def also(tries: Sequence[KafkaError]) -> str:

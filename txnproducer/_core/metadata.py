@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -40,6 +41,7 @@ from txnproducer.records import TopicPartition
 NO_LEADER: Final = -1
 # Far above every clock, and low enough that compiled code can add a time to it.
 NEVER_MS: Final = 1 << 62
+_VALID_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class TopicSnapshot:
@@ -337,14 +339,23 @@ def name_error(topic: str) -> KafkaError | None:
     return None
 
 
+def is_valid_name(topic: str) -> bool:
+    """Return whether a topic can have a name, by the rule of the brokers."""
+    return _VALID_NAME.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def invalid_name(topic: str) -> str:
+    """Return the text about a name that no topic can have."""
+    return (
+        f"{topic!r} is not a valid topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and"
+        " '-', and not '.' or '..'"
+    )
+
+
 def _topic_error(answer: TopicMetadata) -> KafkaError:
     if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return TopicAuthorizationError(topics=[answer.topic])
     if answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         # Metadata answers carry no text for a topic, so the rule is named here.
-        return error_for_code(
-            answer.error_code,
-            f"{answer.topic!r} is not a valid topic name: 1 to 249 characters of a-z, A-Z, 0-9, "
-            "'.', '_' and '-', and not '.' or '..'",
-        )
+        return error_for_code(answer.error_code, invalid_name(answer.topic))
     return error_for_code(answer.error_code)

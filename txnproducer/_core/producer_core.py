@@ -20,6 +20,7 @@ from txnproducer._core.append.row_appender import RowAppender
 from txnproducer._core.append.row_placer import RowPlacer
 from txnproducer._core.batches.append_blocked import AppendBlocked as AppendBlocked
 from txnproducer._core.batches.append_blocked import BlockReason as BlockReason
+from txnproducer._core.batches.append_blocked import reason_against
 from txnproducer._core.batches.record_accumulator import AccumulatorOptions, RecordAccumulator
 from txnproducer._core.batches.results import CallbackBatch, FlushTicket
 from txnproducer._core.metadata import Metadata, name_error
@@ -283,6 +284,10 @@ class ProducerCore(Appender):
         snapshot = self._metadata.topics.get(topic)
         # A topic may be known and have no partitions yet, as one that is being created.
         return snapshot is not None and snapshot.partition_count > 0
+
+    def reason_against(self, topic: str, partition: int | None) -> str | None:
+        """Return why a record cannot be sent to a place, as far as it is known now, or None."""
+        return reason_against(self._metadata, topic, partition)
 
     def is_topic_decided(self, topic: str) -> bool:
         """Return whether `partitions_for`, having asked, would return or raise."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+from txnproducer.config._values import format_address
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 # Also what the coordinator takes for "none yet", in InitProducerId.
@@ -48,6 +49,11 @@ class BrokerNode:
     host: str
     port: int
     rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The host and the port, as `bootstrap_servers` takes them."""
+        return format_address(self.host, self.port)
 
 
 # --- Metadata (3) ------------------------------------------------------------------------------

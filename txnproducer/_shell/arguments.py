@@ -1,6 +1,6 @@
 """The checks that turn the arguments of `send` into bytes, or refuse them.
 
-Owns: the checks of key, value, headers, partition, timestamp and time-out, and calling
+Owns: the checks of key, value, headers, partition, timestamp, time-out and claims, and calling
 serializers.
 Must not know: producers or transactions. Nothing here changes any state, so a refused call has no
 effect.
@@ -15,11 +15,19 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, TypeAlias
 
-from txnproducer._record.format import Header
+from txnproducer._record.format import MAX_INT64, Header
 from txnproducer.config import Serializer
 from txnproducer.errors import KafkaError, SerializationError
 
-__all__ = ["Headers", "check_headers", "check_place", "to_bytes", "to_seconds"]
+__all__ = [
+    "Headers",
+    "check_claim",
+    "check_headers",
+    "check_place",
+    "seconds",
+    "to_bytes",
+    "to_seconds",
+]
 
 HeaderValue: TypeAlias = bytes | bytearray | memoryview | str | None
 Headers: TypeAlias = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
@@ -129,34 +137,82 @@ def check_place(
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: the topic is empty, or a number is negative.
+        ValueError: the topic is empty, or a number is negative, or the timestamp too large.
     """
     if not isinstance(topic, str):
         raise TypeError(f"topic must be a str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("topic must not be empty")
-    return _check_count("partition", partition), _check_count("timestamp_ms", timestamp_ms)
+    place = _check_count("partition", partition, "the producer chooses the partition")
+    stamp = _check_count("timestamp_ms", timestamp_ms, "the present time")
+    # Below 2^63-1, as records have it (`check_timestamp`).
+    if stamp is not None and stamp >= MAX_INT64:
+        raise ValueError(
+            f"timestamp_ms must be 64-bit milliseconds since the epoch, not {stamp} (None: the"
+            " present time)"
+        )
+    return place, stamp
 
 
-def _check_count(name: str, number: Any) -> int | None:
+def _check_count(name: str, number: Any, without: str) -> int | None:
     if number is None:
         return None
-    try:
-        count = index(number)
-    except TypeError:
-        count = None
-    # `index` takes `True` for 1, and a flag in this place is a mistake.
-    if count is None or isinstance(number, bool):
+    count = _int(number)
+    if count is None:
         raise TypeError(f"{name} must be an int or None, not {type(number).__name__}")
     if count < 0:
-        raise ValueError(f"{name} must not be negative: {count} (None lets us choose)")
+        raise ValueError(f"{name} must not be negative: {count} (None: {without})")
     return count
 
 
-def to_seconds(timeout: float) -> float:
+def _int(number: Any) -> int | None:
+    """Return an int, also of a NumPy integer, or None if it is none."""
+    # `index` takes `True` for 1, and a flag in this place is a mistake.
+    if isinstance(number, bool):
+        return None
+    try:
+        return index(number)
+    except TypeError:
+        return None
+
+
+def check_claim(name: str, number: Any) -> int:
+    """Return the number of a claim, or of claims, as an int.
+
+    Raises:
+        TypeError: it is no int.
+    """
+    count = _int(number)
+    if count is None:
+        raise TypeError(f"{name} must be an int, not {number!r} ({type(number).__name__})")
+    return count
+
+
+def seconds(timeout: Any) -> float:
+    """Return a time-out as a float.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is too large for a float.
+    """
+    # `float` would take "1" as well, and refuse "1 s" without the argument's name.
+    if not isinstance(timeout, str | bytes | bytearray):
+        try:
+            return float(timeout)
+        except TypeError:
+            pass
+        except OverflowError:
+            raise ValueError("timeout is too large: give seconds, or None") from None
+    raise TypeError(
+        f"timeout must be a number of seconds, or None, not {timeout!r} ({type(timeout).__name__})"
+    )
+
+
+def to_seconds(timeout: Any) -> float:
     """Return a time-out in seconds, or refuse a negative one."""
-    if not timeout >= 0:  # written like this, NaN is refused as well
+    limit_s = seconds(timeout)
+    if not limit_s >= 0:  # written like this, NaN is refused as well
         raise ValueError(
             f"timeout must not be negative: {timeout} (seconds; None for the default)"
         )
-    return float(timeout)
+    return limit_s

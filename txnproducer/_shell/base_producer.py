@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -26,7 +26,7 @@ from txnproducer._record.compression import codec_for
 from txnproducer._shell import live_producers, refusals
 from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.io_thread import IoThread
-from txnproducer._shell.waiting import wait_for_brokers
+from txnproducer._shell.waiting import wait_until_done
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import SYSTEM, Platform
@@ -51,6 +51,11 @@ _TIMES = {
 _WAITS_FOR_RECORDS = frozenset({"commit_transaction", "abort_transaction"})
 # After an exception in its block, a producer does not get minutes to deliver.
 _CLOSE_AFTER_ERROR_S = 30.0
+# The state of a producer that refuses its calls, for its `repr`.
+_ENDED: Mapping[Callable[[str], KafkaError] | None, str] = {
+    refusals.forked: "forked",
+    refusals.closed: "closed",
+}
 # Added to a time-out of the core, so that its answer can reach the caller.
 _MOMENT_S = 2.0
 # At the interpreter's exit, for all producers together, and at least `_SHORT_S` for each: a forced
@@ -193,7 +198,7 @@ class BaseProducer:
         finally:
             # Also after an interrupt: the outcome of the transaction may be known already.
             with self._lock:
-                self._settle()
+                self._settle(is_closing=True)
             # Until then a fork and the exit still have to find the producer.
             if self._io.has_ended:
                 live_producers.forget(self)
@@ -203,7 +208,9 @@ class BaseProducer:
         self._refusal = refusal
 
     def __enter__(self) -> Self:
-        self._check_usable("with")
+        if self._refusal is not None:
+            raise self._refusal("enter a `with` block")
+        refuse_reentry(self._lock, "__enter__")
         return self
 
     def __exit__(
@@ -251,7 +258,7 @@ class BaseProducer:
     def __repr__(self) -> str:
         config = self._config
         name = config.transactional_id or config.client_id
-        state = "forked" if self._refusal is refusals.forked else self.transaction_state
+        state = _ENDED.get(self._refusal) or self.transaction_state
         return f"<{type(self).__name__} {name!r} {state}>"
 
     # --- how calls wait ------------------------------------------------------------------------
@@ -297,7 +304,7 @@ class BaseProducer:
         except KafkaError as refusal:
             # Without the lock, since this waits for the answer of the coordinator.
             raise self._explained(refusal) from refusal.__cause__
-        if not self._wait_for_brokers(lambda: result.is_completed):
+        if not self._wait_until_done(lambda: result.is_completed):
             causes = self._causes(began_ns // 1_000_000, of_records=call in _WAITS_FOR_RECORDS)
             raise refusals.timed_out(call, self._config.max_block_ms, *causes)
         error = None if result.error is None else self._explained(result.error)
@@ -311,8 +318,8 @@ class BaseProducer:
         if error is not None:
             raise error
 
-    def _wait_for_brokers(self, is_done: Callable[[], bool]) -> bool:
-        return wait_for_brokers(self._io, self._core, is_done, self._max_block_s)
+    def _wait_until_done(self, is_done: Callable[[], bool]) -> bool:
+        return wait_until_done(self._io, self._core, is_done, self._max_block_s)
 
     def _failed_tries(self, began_ms: int) -> tuple[tuple[KafkaError, ...], bool]:
         with self._lock:
@@ -347,7 +354,7 @@ class BaseProducer:
         if lease.cluster_id is None:
             return
         began_ms = self._platform.monotonic_ms()
-        if not self._wait_for_brokers(lambda: core.cluster_id is not None):
+        if not self._wait_until_done(lambda: core.cluster_id is not None):
             tries = self._failed_tries(began_ms)
             raise refusals.timed_out("join", self._config.max_block_ms, *tries)
         with self._lock:
@@ -358,5 +365,5 @@ class BaseProducer:
                 f" {cluster_id!r}"
             )
 
-    def _settle(self) -> None:
+    def _settle(self, *, is_closing: bool = False) -> None:
         """Note the end of a call that may know the transaction's outcome. Call with the lock."""

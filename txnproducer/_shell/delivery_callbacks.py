@@ -58,9 +58,14 @@ class DeliveryCallbacks:
         for batch in batches:
             try:
                 batch.run()
-            except BaseException:  # noqa: BLE001 - logged; the loop goes on
+            except BaseException as error:  # noqa: BLE001 - logged; the loop goes on
                 # Even sys.exit() in a callback must not end the thread: other threads wait for it.
-                _LOG.exception("%s: a delivery callback tried to leave", self._name)
+                _LOG.exception(
+                    "%s: a delivery callback raised %r, which does not end this thread: its loop"
+                    " goes on",
+                    self._name,
+                    error,
+                )
             finally:
                 with self._lock:
                     # Before the callbacks count as finished: a commit that waits for them must see

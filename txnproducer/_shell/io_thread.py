@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
+from txnproducer._shell.arguments import seconds
 from txnproducer._shell.compression import compress
 from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
 from txnproducer._shell.driven import DrivenCore, PolledClient
@@ -143,7 +144,9 @@ class IoThread:
         """
         self.refuse_in_fork()
         refuse_reentry(self.lock, "result")
-        deadline = math.inf if timeout_s is None else self.platform.monotonic_s() + timeout_s
+        deadline = (
+            math.inf if timeout_s is None else self.platform.monotonic_s() + seconds(timeout_s)
+        )
         wait = WaitingThread(is_done, self.platform)
         with self.lock:
             # Asked before the refusal below: a callback may read a result that is already there.

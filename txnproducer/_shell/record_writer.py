@@ -35,7 +35,7 @@ from txnproducer._shell.waiting import (
     BlockedCall,
     append_when_possible,
     leave_append,
-    wait_for_brokers,
+    wait_until_done,
     wake_sender,
 )
 from txnproducer.config import ProducerConfig
@@ -192,7 +192,7 @@ class RecordWriter(BaseProducer, _FastSender):
             )
             return
         with self._lock:
-            self._core.lose_record(refusals.waited_in_callback(topic))
+            self._core.lose_record(refusals.waited_in_callback(topic, error.reason))
             self._io.poke()
 
     def send_batch(
@@ -335,11 +335,11 @@ class RecordWriter(BaseProducer, _FastSender):
                 tries = self._failed_tries(deadline_ms - max_block_ms)
                 raise refusals.topic_unknown(topic, max_block_ms, *tries)
             left_s = (deadline_ms - now_ms) / 1000
-            wait_for_brokers(
+            wait_until_done(
                 self._io, self._core, lambda: self._core.is_topic_decided(topic), left_s
             )
 
-    def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
+    def _send_later(self, record: _SendArguments, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append. One `max_block_ms` covers all the waits."""
         topic, _, _, _, partition, _, on_delivery = record
         return append_when_possible(
@@ -355,6 +355,6 @@ if IMPL == "cython":
     # The compiled function takes the place of the method above, under its name and signature.
     RecordWriter.send = update_wrapper(_fast_send.send, RecordWriter.send)  # type: ignore
 
-_Record: TypeAlias = tuple[
+_SendArguments: TypeAlias = tuple[
     str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None
 ]

@@ -74,7 +74,13 @@ _WAYS_OUT = {
 
 
 class WaitInCallbackError(IllegalStateError):
-    """The refusal of a call in a delivery callback, because it would have to wait."""
+    """The refusal of a call in a delivery callback, because it would have to wait.
+
+    Attributes:
+        reason: why waiting would not help either; None if it may help.
+    """
+
+    reason: str | None = None
 
 
 def timed_out(
@@ -177,12 +183,17 @@ def offsets_lost_in_callback(error: BaseException) -> KafkaError:
     return told
 
 
-def waited_in_callback(topic: str) -> KafkaError:
+def waited_in_callback(topic: str, reason: str | None) -> KafkaError:
     """Return the error of a transaction whose delivery callback could not send without waiting.
 
     Args:
         topic: the topic of the lost record.
+        reason: why waiting would not help either; None if it may help.
     """
+    if reason is not None:
+        return TransactionAbortableError(
+            f"a delivery callback could not send to {topic!r}: {reason}. Abort this transaction"
+        )
     return TransactionAbortableError(
         f"a delivery callback could not send to {topic!r}: the record had to wait for metadata,"
         " memory or a partition that the topic does not have yet, and a callback cannot. Call"
@@ -207,28 +218,41 @@ def timeout_too_long(error: InvalidTxnTimeoutError, limit_ms: str | None) -> Kaf
     return InvalidTxnTimeoutError(f"{error}. {limit}", recovery=error.recovery)
 
 
+def _verb(call: str) -> str:
+    # A method's name, or a phrase such as "wait for a result".
+    return f"call {call}()" if call.isidentifier() else call
+
+
 def not_open(call: str) -> KafkaError:
     """Refuse a call on a producer whose constructor failed."""
-    return IllegalStateError(f"cannot {call}: the producer could not be opened")
+    return IllegalStateError(f"cannot {_verb(call)}: the producer could not be opened")
 
 
 def closed(call: str) -> KafkaError:
     """Refuse a call on a closed producer."""
-    return IllegalStateError(f"cannot {call}: the producer is closed")
+    return IllegalStateError(f"cannot {_verb(call)}: the producer is closed")
 
 
 def owned(call: str) -> KafkaError:
     """Refuse to begin or end a transaction while another thread's block is open."""
     return IllegalStateError(
-        f"cannot {call}: a transaction block is open, and it is another thread's: only that"
+        f"cannot {_verb(call)}: a transaction block is open, and it is another thread's: only that"
         " thread, or the end of the block, can end it. Threads that share a producer need one lock"
         " around each block; or make a producer for each worker, with a transactional_id of its"
         " own."
     )
 
 
-def in_callback() -> WaitInCallbackError:
-    """Return the refusal to wait in a delivery callback."""
+def in_callback(reason: str | None = None) -> WaitInCallbackError:
+    """Return the refusal to wait in a delivery callback.
+
+    Args:
+        reason: why waiting would not help either; None if it may help.
+    """
+    if reason is not None:
+        hopeless = WaitInCallbackError(reason)
+        hopeless.reason = reason
+        return hopeless
     return WaitInCallbackError(
         "a delivery callback runs on the thread that does the work, and cannot wait"
         " for it: call this on another thread"
@@ -238,7 +262,7 @@ def in_callback() -> WaitInCallbackError:
 def forked(call: str) -> KafkaError:
     """Refuse a call in a forked process."""
     return ForkedProducerError(
-        f"cannot {call}: the producer was made in the parent process; its thread and connections"
-        " did not come along. Make a producer in this process (in gunicorn or Celery: in the"
-        " hook that runs after the fork)."
+        f"cannot {_verb(call)}: the producer was made in the parent process; its thread and"
+        " connections did not come along. Make a producer in this process (in gunicorn or"
+        " Celery: in the hook that runs after the fork)."
     )

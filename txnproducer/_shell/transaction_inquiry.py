@@ -185,7 +185,7 @@ class TransactionInquiry:
         elif tries:
             why = f": {in_words(tries)}"
         else:
-            addresses = (f"{node.host}:{node.port}" for node in self._metadata.bootstrap_nodes)
+            addresses = (node.address for node in self._metadata.bootstrap_nodes)
             why = f": no connection to {', '.join(addresses)} yet"
         error = KafkaTimeoutError(
             f"resolve_outcome got no answer within max_block_ms={round(timeout_s * 1000)}{why}."
@@ -240,7 +240,7 @@ class TransactionInquiry:
     def _address(self, connection: ConnectionId) -> str:
         bootstrap = {node.node_id: node for node in self._metadata.bootstrap_nodes}
         node = (bootstrap | self._metadata.nodes)[connection.node_id]
-        return f"{node.host}:{node.port}"
+        return node.address
 
     # --- answers and connections ----------------------------------------------------------------
 

@@ -12,14 +12,15 @@ from typing import TypeVar
 
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._shell import refusals
 from txnproducer._shell.io_thread import IoThread
 
-__all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_for_brokers"]
+__all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_until_done"]
 
 _Done = TypeVar("_Done")
 
 
-def wait_for_brokers(
+def wait_until_done(
     io: IoThread, core: ProducerCore, is_done: Callable[[], bool], timeout_s: float
 ) -> bool:
     """Block until `is_done()` or the time-out. Return whether it is done.
@@ -88,9 +89,13 @@ def append_when_possible(
     try:
         # No loop here: from Python 3.12 on its jump back may lie outside the handler of the `try`.
         return _repeat(io, core, call, max_block_ms, step)
-    except BaseException:
+    except BaseException as error:
         # Refused, interrupted, or called where it cannot wait.
         leave_append(io, core, call.blocked)
+        if isinstance(error, refusals.WaitInCallbackError):
+            with io.lock:
+                reason = core.reason_against(call.topic, call.partition)
+            raise refusals.in_callback(reason) from None
         raise
 
 
@@ -136,7 +141,7 @@ def wake_sender(io: IoThread, core: ProducerCore) -> None:
 def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
     """Wait until the step can be repeated. Return False once the time is up."""
     left_s = max(0, deadline_ms - io.platform.monotonic_ms()) / 1000
-    can_proceed = wait_for_brokers(io, core, lambda: core.append_can_proceed(blocked), left_s)
+    can_proceed = wait_until_done(io, core, lambda: core.append_can_proceed(blocked), left_s)
     return can_proceed or io.platform.monotonic_ms() < deadline_ms
 
 

@@ -32,7 +32,7 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import DisconnectError, KafkaTimeoutError
 
 from .codec import WireCodec
-from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
+from .connector import FRAME_SIZE, MAX_HANDSHAKE_ANSWER_BYTES, Connected
 from .handshake import ExchangeStep
 from .io_calls import Calls
 from .platform import SYSTEM, Platform
@@ -42,7 +42,6 @@ from .version_choice import CLIENT_THROTTLES_FROM
 
 NEVER_MS = 2**62
 
-_SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")  # size, correlation id
 _RECEIVE_BYTES = 65_536
 _MAX_ANSWER_BYTES = 1024 * 1024
@@ -257,18 +256,18 @@ class Connection:
 
     def _take_frames(self, now_ms: int, events: list[ClientEvent]) -> None:
         at, received = 0, self._received
-        while len(received) - at >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(received, at)
+        while len(received) - at >= FRAME_SIZE.size:
+            (size,) = FRAME_SIZE.unpack_from(received, at)
             # Size and number are checked before the frame is complete: a wrong frame may never be.
             self._check_size(size)
             if len(received) - at < _HEAD.size:
                 break
             self._check_number(_HEAD.unpack_from(received, at)[1])
-            end = at + _SIZE.size + size
+            end = at + FRAME_SIZE.size + size
             if len(received) < end:
                 break
             # A copy of the frame: a view would forbid the deletion below (BufferError).
-            payload = memoryview(received[at + _SIZE.size : end])
+            payload = memoryview(received[at + FRAME_SIZE.size : end])
             at = end
             self._take_frame(payload, now_ms, events)
         if at:
@@ -280,7 +279,7 @@ class Connection:
             most = MAX_HANDSHAKE_ANSWER_BYTES
         elif self._in_flight and isinstance(self._in_flight[0].request.body, _LARGE_ANSWERS):
             most = _MAX_LARGE_ANSWER_BYTES
-        if not _SIZE.size <= size <= most:
+        if not FRAME_SIZE.size <= size <= most:
             raise DisconnectError(f"the broker sent a frame of {size} bytes: giving up")
 
     def _check_number(self, correlation_id: int) -> None:

@@ -45,7 +45,7 @@ from .tls import needs_tls, tls_error
 T = TypeVar("T")
 AnySocket: TypeAlias = "socket.socket | ssl.SSLSocket"
 
-_SIZE = struct.Struct(">i")
+FRAME_SIZE = struct.Struct(">i")
 MAX_HANDSHAKE_ANSWER_BYTES = 1_000_000
 _TLS_ALERT = 0x15
 _LARGEST_CORRELATION_ID = 2**31 - 1
@@ -109,7 +109,7 @@ class Connector:
         self.step: ExchangeStep | None = None
         self.doing = "the look-up of the name, or the TCP connection"
         self._node = node
-        self._address = f"{node.host}:{node.port}"
+        self._address = node.address
         self._settings = settings
         self._clock_ms = clock_ms
         self._on_done = on_done
@@ -292,8 +292,8 @@ class Connector:
                 step.is_over = True
 
     def _read_frame(self) -> memoryview:
-        head = self._read(_SIZE.size)
-        (size,) = _SIZE.unpack(head)
+        head = self._read(FRAME_SIZE.size)
+        (size,) = FRAME_SIZE.unpack(head)
         if not 4 <= size <= MAX_HANDSHAKE_ANSWER_BYTES:
             # A TLS listener answers plain bytes with an alert: its type, then the major version 3.
             if head[0] == _TLS_ALERT and head[1] == 3:

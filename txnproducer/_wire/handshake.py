@@ -216,7 +216,11 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
         lifetime_ms = answer.session_lifetime_ms or 0
     # A mechanism may be done without being authenticated.
     if not mechanism.is_authenticated():
-        raise SaslAuthenticationError(f"the {login.mechanism} login ended without success")
+        raise SaslAuthenticationError(
+            f"the {login.mechanism} login ended without success: the broker's last answer is not"
+            " the one that ends this mechanism. Check that sasl_mechanism is one of this"
+            " listener's, and that a Kafka broker listens at this address"
+        )
     return lifetime_ms
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txnproducer._protocol.backoff import ExponentialBackoff
+from txnproducer._protocol.backoff import ExponentialBackoff, doubled
 from txnproducer._protocol.versions import FinalizedFeatures
 
 from .connection import NEVER_MS, Connection
@@ -107,7 +107,7 @@ class WireLink:
         if not self.hung:
             return 0
         hung_ms = now_ms - self.hung[-1].began_ms
-        return hung_ms if hung_ms < _HUNG_MS << len(self.hung) - 1 else 0
+        return hung_ms if hung_ms < doubled(_HUNG_MS, NEVER_MS, len(self.hung) - 1) else 0
 
     def due_ms(self, max_idle_ms: int) -> int:
         """Return the time of the next thing to do for this connection."""

@@ -136,8 +136,7 @@ class NetworkClient:
             if before is None or (before.host, before.port) == (node.host, node.port):
                 continue
             moved = DisconnectError(
-                f"broker {node.node_id} has moved from {before.host}:{before.port} to "
-                f"{node.host}:{node.port}"
+                f"broker {node.node_id} has moved from {before.address} to {node.address}"
             )
             for channel in Channel:
                 self._forget(ConnectionId(node.node_id, channel), moved)
@@ -552,7 +551,7 @@ class NetworkClient:
 
     def _address(self, connection_id: ConnectionId) -> str:
         node = self._nodes.get(connection_id.node_id)
-        return "?" if node is None else f"{node.host}:{node.port}"
+        return "?" if node is None else node.address
 
     def close(self) -> None:
         """Close everything. One more `poll` returns the end of each request that was in flight."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from txnproducer.config._values import format_address
 from txnproducer.errors import DisconnectError, KafkaError, UnknownHostError
 
 # These answers are certain, unlike EAI_AGAIN. The second one is not defined on every system.
@@ -76,7 +77,8 @@ def open_tcp(
             failures.append(f"{sockaddr[0]}: {error}")
     remaining_s()  # raises its own error if the time is up
     # Sorted: a name server may rotate the addresses, and each new text would be logged.
-    raise DisconnectError(f"cannot connect to {host}:{port} ({'; '.join(sorted(failures))})")
+    address = format_address(host, port)
+    raise DisconnectError(f"cannot connect to {address} ({'; '.join(sorted(failures))})")
 
 
 def _look_up(network: Network, host: str, port: int) -> list[Any]:
@@ -85,9 +87,9 @@ def _look_up(network: Network, host: str, port: int) -> list[Any]:
     except (OSError, UnicodeError) as error:
         is_unknown = isinstance(error, socket.gaierror) and error.errno in _NO_SUCH_HOST
         kind = UnknownHostError if is_unknown else DisconnectError
-        raise kind(f"cannot find the host of {host}:{port}: {error}") from error
+        raise kind(f"cannot find the host of {format_address(host, port)}: {error}") from error
     if not found:
-        raise DisconnectError(f"cannot find the host of {host}:{port}")
+        raise DisconnectError(f"cannot find the host of {format_address(host, port)}")
     return found
 
 

@@ -13,6 +13,7 @@ from kafka.net.inet import KafkaNetSocket
 from tenacity import (
     RetryCallState,
     Retrying,
+    retry_base,
     retry_if_exception_type,
     retry_if_not_exception_type,
     retry_if_result,
@@ -212,6 +213,11 @@ def again_while_passing(once: Callable[[], T], timeout: float) -> T:
     is_passing = retry_if_exception_type(RetriableError) & retry_if_not_exception_type(
         (KafkaTimeoutError, InvalidMetadataError)
     )
+    return again_while(is_passing, once, timeout)
+
+
+def again_while(is_passing: retry_base, once: Callable[[], T], timeout: float) -> T:
+    """Call a function again while its error is a passing one. Raise the last one in the end."""
     return Retrying(
         stop=stop_after_delay(timeout),
         wait=wait_fixed(POLL_SECONDS),

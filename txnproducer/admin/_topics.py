@@ -10,7 +10,7 @@ import kafka.errors
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import OffsetSpec
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import retry_if_exception_type
 
 from txnproducer.errors import (
     TopicAuthorizationError,
@@ -18,8 +18,15 @@ from txnproducer.errors import (
     error_for_code,
 )
 
-from . import _connection
-from ._connection import DEFAULT_TIMEOUT, SETTLE_SECONDS, UNSETTLED, ask, poll_while, to_ms
+from ._connection import (
+    DEFAULT_TIMEOUT,
+    SETTLE_SECONDS,
+    UNSETTLED,
+    again_while,
+    ask,
+    poll_while,
+    to_ms,
+)
 
 
 def create_topic(
@@ -77,14 +84,14 @@ def _wait_for_leaders(
     # Only a leader that knows its part answers ListOffsets. Without this wait one of 20 first
     # transactions on a new topic failed, with two processes at work; with it none of 200 did.
     places = {KafkaPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
-    Retrying(
-        stop=stop_after_delay(timeout),
-        wait=wait_fixed(_connection.POLL_SECONDS),
-        retry=retry_if_exception_type(
-            (kafka.errors.NotLeaderForPartitionError, kafka.errors.UnknownTopicOrPartitionError)
-        ),
-        reraise=True,
-    )(client.list_partition_offsets, places, timeout_ms=to_ms(timeout))
+    is_no_leader_yet = retry_if_exception_type(
+        (kafka.errors.NotLeaderForPartitionError, kafka.errors.UnknownTopicOrPartitionError)
+    )
+    again_while(
+        is_no_leader_yet,
+        lambda: client.list_partition_offsets(places, timeout_ms=to_ms(timeout)),
+        timeout,
+    )
 
 
 def delete_topic(

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import click
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.config._java_security import JAVA_SECURITY_KEYS
 from txnproducer.config._settings import SETTINGS
@@ -73,6 +74,7 @@ def cluster_options(function: _F) -> _F:
             "-b",
             "--bootstrap-servers",
             metavar="HOST:PORT[,...]",
+            callback=not_empty(f"the brokers of ${BOOTSTRAP_VARIABLE}"),
             help=f"Brokers to begin with; default ${BOOTSTRAP_VARIABLE}.",
         ),
     ):
@@ -93,6 +95,7 @@ def read_settings(
     """
     settings = {} if config_file is None else _from_file(config_file)
     given = [_pair(text, "-X") for text in pairs]
+    # Before the secrets are added: their values are no arguments.
     _warn_of_shown_secrets(name for name, _ in given)
     given += [_secret(text) for text in secrets]
     if bootstrap_servers is not None:
@@ -100,7 +103,8 @@ def read_settings(
     refuse_twice(name for name, _ in given)
     # After the file: the command line overrides it.
     settings |= dict(given)
-    servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
+    # An empty setting is no reason to write to another cluster, which the variable may name.
+    servers = settings.get("bootstrap.servers", os.environ.get(BOOTSTRAP_VARIABLE))
     if not servers:
         raise click.UsageError(
             f"no broker is named: pass -b HOST:PORT, or set {BOOTSTRAP_VARIABLE}"

@@ -29,6 +29,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 By = Literal["id", "key", "value", "none"]
 ID_HEADER = "txnproducer.id"
 """The header in which `txnproducer send` gives each record an id of its own, as UTF-8."""
+# Short, since the deadline is checked only between two polls.
 _POLL_MS = 500
 _MOST_EXAMPLES = 10
 

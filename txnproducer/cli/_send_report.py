@@ -127,6 +127,7 @@ class Report:
                 "transactions": self.transactions,
                 "partitions": dict(sorted(self.partitions.items())),
                 "seconds": round(seconds, 3),
+                # An empty run may end within one tick of the clock.
                 "records_per_s": round(self.records / seconds) if seconds > 0 else 0,
                 # Only its class: its text goes to standard error, and is not printed twice.
                 "error": None if error is None else type(error).__name__,

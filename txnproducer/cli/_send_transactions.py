@@ -84,6 +84,7 @@ def _send_one(
     last = report.last = LastTransaction(txn, len(chunk))
     try:
         for number, (key, value) in enumerate(chunk, report.skipped + report.records):
+            # Counted over the whole input, so that a run that goes on gives the same ids.
             record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
             headers = (*plan.headers, record_id)
             last.futures.append(producer.send(report.topic, value, key, headers, plan.partition))

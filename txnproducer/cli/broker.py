@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.testing import BrokerStartError, EmbeddedKafka
 from txnproducer.testing._config import HOST
 from txnproducer.testing._process import is_port_free
@@ -57,7 +58,11 @@ def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
     "--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="Number of brokers."
 )
 @click.option(
-    "--kafka-version", default=DEFAULT_VERSION, show_default=True, help="Version of Apache Kafka."
+    "--kafka-version",
+    default=DEFAULT_VERSION,
+    show_default=True,
+    callback=not_empty(DEFAULT_VERSION),
+    help="Version of Apache Kafka.",
 )
 @click.option(
     "--transaction-version",
@@ -78,6 +83,7 @@ def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False),
+    callback=not_empty("a folder that is thrown away"),
     help="Keep the data here and go on from it next time; thrown away if not given.",
 )
 def command(

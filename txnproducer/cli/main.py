@@ -157,6 +157,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except KafkaError as error:
+            # Not raised again: its stack trace would show the library, and no mistake of the user.
             click.echo(f"Error: {_lines(error)}", err=True)
             ctx.exit(exit_code_for(error))
         except (KeyboardInterrupt, click.Abort):

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import sys
@@ -31,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txnproducer._record.compression import codec_names
 from txnproducer.admin import partition_count
 from txnproducer.cli._common import cluster_options, reach, read_settings, refuse_twice
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
 from txnproducer.cli._send_transactions import Plan, Record, closing, send_all
@@ -75,6 +75,17 @@ def _generated(count: int, size_bytes: int) -> Iterator[Record]:
         yield key, key.ljust(size_bytes, b".")[:size_bytes]
 
 
+def _skip(records: Iterator[Record], count: int) -> Iterator[Record]:
+    for number in range(count):
+        if next(records, None) is None:
+            raise click.UsageError(
+                f"the source ended after {number} of the {count} records that --skip leaves out,"
+                " so nothing was written. Check that it is the source of the earlier run, or lower"
+                " --skip"
+            )
+    yield from records
+
+
 def _leave(line: str) -> NoReturn:
     """End without closing the producer, as a crash would."""
     click.echo(line)
@@ -102,12 +113,6 @@ def _refuse_options_without_effect(ctx: click.Context) -> None:
             raise click.UsageError(f"{shown} has no effect {beside} {option}: leave it out")
 
 
-def _parse_separator(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
-    if text == "":
-        raise click.BadParameter("it must not be empty", ctx, param)
-    return text
-
-
 def _parse_headers(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[str, bytes], ...]:
@@ -124,9 +129,10 @@ def _parse_headers(
 
 @click.command()
 @cluster_options
-@click.option("-t", "--topic", required=True, help="Where to.")
+@click.option("-t", "--topic", required=True, callback=not_empty(), help="Where to.")
 @click.option(
     "--transactional-id",
+    callback=not_empty("txnproducer-send-TOPIC"),
     help="Default: txnproducer-send-TOPIC. Two runs at once with"
     " the same id fence each other, as they should.",
 )
@@ -170,7 +176,7 @@ def _parse_headers(
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    callback=_parse_separator,
+    callback=not_empty("lines without keys"),
     help="What parts key and value in a line.",
 )
 @click.option(
@@ -182,6 +188,7 @@ def _parse_headers(
 @click.option(
     "--run-id",
     metavar="TEXT",
+    callback=not_empty("a new id"),
     help="Part of each record's id; default: random. Give an earlier run's to go on with it.",
 )
 @click.option("--header", "headers", multiple=True, callback=_parse_headers, metavar="NAME=VALUE")
@@ -227,18 +234,20 @@ def command(
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     given = {"transactional.id": transactional_id, "compression.type": compression}
     refuse_twice([*(name for name, value in given.items() if value is not None), *_named(pairs)])
-    name = transactional_id or settings.get("transactional.id") or f"txnproducer-send-{topic}"
+    name = transactional_id
+    if name is None:
+        name = settings.get("transactional.id", f"txnproducer-send-{topic}")
     settings["transactional.id"] = name
     if compression is not None:
         settings["compression.type"] = compression
     config = ProducerConfig.from_properties(settings)
     records = _generated(generate, size) if generate else _lines(file, key_separator)
     plan = Plan(transaction_size, abort_ratio, seed, leave_open, partition, headers, rate)
-    report = Report(topic, name, run_id or new_run_id(), skipped=skip)
+    report = Report(topic, name, new_run_id() if run_id is None else run_id, skipped=skip)
     # By default Python ends at SIGTERM at once, and leaves the open transaction to its time-out.
     previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        _run(config, itertools.islice(records, skip, None), plan, report)
+        _run(config, _skip(records, skip), plan, report)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             click.echo(f"Interrupted: {report.ending}", err=True)
@@ -296,7 +305,7 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
 
 def _partition_count(config: ProducerConfig, topic: str) -> int | None:
     """Return the number of a topic's partitions, 0 if there is none, None if it is not known."""
-    servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+    servers = ",".join(config.bootstrap_servers)
     security = {name: value for name, value in config.security.items() if value is not None}
     try:
         return partition_count(servers, topic, _QUESTION_S, **security) or 0

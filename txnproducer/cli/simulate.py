@@ -21,6 +21,7 @@ from rich.table import Table
 
 from txnproducer._record.implementation import IMPL
 from txnproducer.cli._core_coverage import measure, require_coverage
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
 from txnproducer.sim import RunKind, SimOptions, run_seed
 from txnproducer.sim.campaign import (
@@ -77,6 +78,7 @@ _OPTIONS_OF_A_TRACE = ("seed", "trace", "kind", "stack")
 @click.option(
     "--results",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=not_empty("no file"),
     help="Append what was done to this file, and go on with what it leaves out.",
 )
 @click.option(

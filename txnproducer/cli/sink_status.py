@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txnproducer.cli._common import cluster_options, reach, read_settings
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
@@ -33,6 +34,7 @@ def _table(status: SinkStatus) -> Table:
 
 
 def _cells(one: EntryStatus) -> tuple[str, ...]:
+    # An entry that an earlier version has written has no time.
     age = "?" if one.age_s is None else f"{one.age_s:.0f} s"
     state = {True: "open", False: "none", None: "?"}[one.is_open]
     numbers = (str(one.batch_id), str(one.rows), str(one.writers))
@@ -41,10 +43,11 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
 
 @click.command()
 @cluster_options
-@click.argument("sink_id")
+@click.argument("sink_id", callback=not_empty())
 @click.option(
     "--ledger-topic",
     required=True,
+    callback=not_empty(),
     help="The topic that the ledger's offsets name: the sink's ledgerTopic, or its topic.",
 )
 @click.option(
@@ -78,6 +81,7 @@ def command(
     is_known = status.atomicity is not None
     if output == "table":
         if is_known:
+            # Standard output carries the JSON alone, for scripts.
             Console(stderr=True).print(_table(status))
         else:
             click.echo(_unknown(sink_id, ledger_topic), err=True)

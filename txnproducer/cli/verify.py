@@ -14,6 +14,7 @@ from rich.table import Table
 
 from txnproducer.admin import our_errors
 from txnproducer.cli._common import cluster_options, reach, read_settings
+from txnproducer.cli._not_empty import not_empty
 from txnproducer.cli._readback import ID_HEADER, By, TopicCount, count_topic
 from txnproducer.config import ProducerConfig
 
@@ -75,7 +76,7 @@ def _comparison(count: TopicCount, by: By) -> str:
 
 @click.command()
 @cluster_options
-@click.option("-t", "--topic", required=True, help="Which topic.")
+@click.option("-t", "--topic", required=True, callback=not_empty(), help="Which topic.")
 @click.option(
     "--by",
     type=click.Choice(["id", "key", "value", "none"]),
@@ -131,6 +132,7 @@ def command(
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
     deadline_s = time.monotonic() + timeout
     reach(config, timeout)
+    # One deadline for both steps: --timeout is for all of it.
     left_s = max(0.0, deadline_s - time.monotonic())
     # An error of kafka-python would end in a stack trace, and would have no exit code.
     with our_errors(servers):
@@ -142,6 +144,7 @@ def command(
     # id has written records twice under new ids, which no comparison recognises.
     surplus = None if expect is None else max(0, found - expect)
     if output == "table":
+        # Standard output carries the JSON line alone, for scripts.
         Console(stderr=True).print(_table(count))
         click.echo(_comparison(count, by), err=True)
     click.echo(_line(count, by, missing, surplus))

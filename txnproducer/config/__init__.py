@@ -189,6 +189,7 @@ class ProducerConfig:
 
     def __repr__(self) -> str:
         """Show the settings that differ from the defaults, without secrets."""
+        # Not all of them: among the defaults nobody would see the settings that matter.
         values = {name: self._value(name) for name in SETTINGS}
         changed = {name: v for name, v in values.items() if v != SETTINGS[name].default}
         return f"ProducerConfig({_shown(changed)})"

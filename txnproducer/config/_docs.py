@@ -120,5 +120,6 @@ def _unsupported() -> str:
         "| key | it |",
         "|---|---|",
     ]
+    # By key, since a reader looks for one. The table has those of one reason side by side.
     lines += [f"| `{key}` | {why} |" for key, why in sorted(rows.items())]
     return "\n".join(lines) + "\n"

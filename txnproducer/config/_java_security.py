@@ -83,6 +83,7 @@ def translate(java: Mapping[str, object]) -> dict[str, object]:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
+        # Without the value, which may be a password.
         raise InvalidConfigurationError(
             f"{key} must be a text, not of type {type(value).__name__}"
         )
@@ -98,6 +99,7 @@ def _truststore(java: Mapping[str, str]) -> dict[str, object]:
 
 def _keystore(java: Mapping[str, str]) -> dict[str, object]:
     settings: dict[str, object] = {}
+    # Also without a key store: it may be the password of the key in `ssl_certfile`.
     if "ssl.key.password" in java:
         settings["ssl_password"] = java["ssl.key.password"]
     if "ssl.keystore.location" in java:

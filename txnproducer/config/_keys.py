@@ -35,6 +35,7 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
         InvalidConfigurationError: a value is not valid, or a setting is given twice.
     """
     plain: dict[str, object] = {}
+    # As the user wrote them, since an error has to name the key that stands in the file.
     spelled: dict[str, str] = {}
     for key, value in keys.items():
         name = _plain_name(key)
@@ -60,6 +61,7 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
 
 
 def _plain_name(key: object) -> str:
+    # A mapping of properties may have keys of any type.
     if not isinstance(key, str):
         raise InvalidConfigurationError(
             f"{key!r} is not the name of a setting: names are texts, such as 'linger_ms'"

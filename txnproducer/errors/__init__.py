@@ -108,6 +108,7 @@ class CorruptRecordError(RetriableError, code=ErrorCode.CORRUPT_MESSAGE):
     """
 
 
+# A wait and no look-up: this broker is the coordinator, and will answer.
 class CoordinatorLoadInProgressError(RetriableError, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
     """The coordinator is still reading its log after a move. Wait, it is retried."""
 
@@ -150,6 +151,7 @@ class CoordinatorNotAvailableError(
     """
 
 
+# The asked broker can't name the new coordinator. Only a look-up can.
 class NotCoordinatorError(RefreshRetriableError, code=ErrorCode.NOT_COORDINATOR):
     """The coordinator has moved to another broker. It is looked up again."""
 
@@ -170,6 +172,7 @@ class UnknownTopicOrPartitionError(
     """
 
 
+# A child of stale metadata: only new metadata name the leader that is elected.
 class LeaderNotAvailableError(InvalidMetadataError, code=ErrorCode.LEADER_NOT_AVAILABLE):
     """The partition has no leader now. It is retried while one is elected."""
 
@@ -187,6 +190,7 @@ class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR
 # --- the application can recover with a new producer -------------------------------------------
 
 
+# Without a code: no broker refuses a claim. The epoch of its answer shows the other holder.
 class ClaimRefusedError(ApplicationRecoverableError):
     """Another process may have the claim of a shared transaction that this one was to take.
 
@@ -268,6 +272,7 @@ class UnknownConfigError(InvalidConfigurationError):
         recovery: Recovery | None = None,
     ) -> None:
         super().__init__(message, recovery=recovery)
+        # Fields besides the message, so that a tool can offer the names without reading it.
         self.key = key
         self.suggestions = tuple(suggestions)
 
@@ -328,12 +333,14 @@ class SerializationError(KafkaError, recovery="fix"):
     """
 
 
+# "fix": a retry brings the codec to neither side.
 class UnsupportedCompressionTypeError(
     KafkaError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, recovery="fix"
 ):
     """The broker or this installation lacks the codec. Choose another `compression_type`."""
 
 
+# "fix": the same request meets the same policy again.
 class PolicyViolationError(KafkaError, code=ErrorCode.POLICY_VIOLATION, recovery="fix"):
     """A policy of the cluster forbids the request. Its message says why."""
 
@@ -381,6 +388,7 @@ class DuplicateSequenceError(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBE
     """
 
 
+# Without a code, as in Java: the client itself drops these records.
 class TransactionAbortedError(KafkaError, recovery="abort"):
     """The record was not sent, because its transaction was aborted, or has ended without it.
 

@@ -40,6 +40,7 @@ Recovery = Literal["resume", "abort", "restart", "fix", "unknown"]
 * `unknown`: whether the transaction was committed is not known; find out before writing again.
 """
 
+# Filled as the classes are made, so that no second list of them can become outdated.
 _BY_CODE: dict[int, type[KafkaError]] = {}
 _PRIVATE_HOMES = frozenset(f"txnproducer.errors.{name}" for name in ("kinds", "rare", "security"))
 _PUBLIC_HOME = "txnproducer.errors"
@@ -63,6 +64,7 @@ class KafkaError(Exception):
     # -1, the protocol's code for an error that has none.
     code: ClassVar[int] = ErrorCode.UNKNOWN_SERVER_ERROR
     recovery: Recovery = "restart"
+    # A tuple: all errors without causes share this one, so nobody may add to it.
     causes: tuple[KafkaError, ...] = ()
 
     def __init__(self, message: str | None = None, *, recovery: Recovery | None = None) -> None:
@@ -90,6 +92,7 @@ class KafkaError(Exception):
     @classmethod
     def default_message(cls) -> str:
         """Return the message of an error of this class that was raised without one."""
+        # The first line of each docstring is written for users, so it is not repeated as a text.
         return (cls.__doc__ or cls.__name__).partition("\n")[0].rstrip(".")
 
     def __reduce__(self) -> tuple[type[KafkaError], tuple[Any, ...], dict[str, Any]]:
@@ -98,6 +101,7 @@ class KafkaError(Exception):
         Exceptions lose their cause when pickled. Another library's exception may not pickle at
         all, so only causes of this package are kept.
         """
+        # A copy, or this error itself would get an attribute `__cause__` in its fields.
         state = dict(self.__dict__)
         if isinstance(self.__cause__, KafkaError):
             state["__cause__"] = self.__cause__
@@ -120,6 +124,7 @@ class InvalidMetadataError(RefreshRetriableError):
     """The client's metadata is out of date. It asks again and retries."""
 
 
+# A code as well as a kind: brokers with transactions v2 answer with it (KIP-890).
 class TransactionAbortableError(
     KafkaError, code=ErrorCode.TRANSACTION_ABORTABLE, recovery="abort"
 ):
@@ -173,6 +178,7 @@ def error_for_code(code: int, message: str | None = None) -> KafkaError:
     cls = class_for_code(code)
     if message is None:
         known = code in _BY_CODE
+        # The protocol's name, since the broker's log and Kafka's documentation have it.
         name = ErrorCode(code).name if known else "a code unknown to this version"
         message = f"{name} ({code}): {cls.default_message()}"
     return cls(message)

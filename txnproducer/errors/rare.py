@@ -35,6 +35,7 @@ class UnknownLeaderEpochError(RetriableError, code=ErrorCode.UNKNOWN_LEADER_EPOC
     """The leader epoch in the request is newer than the broker's."""
 
 
+# Until the new leader's high watermark has caught up (KIP-207).
 class OffsetNotAvailableError(RetriableError, code=ErrorCode.OFFSET_NOT_AVAILABLE):
     """The new leader does not know its offsets yet."""
 
@@ -44,6 +45,7 @@ class UnstableOffsetCommitError(RetriableError, code=ErrorCode.UNSTABLE_OFFSET_C
     """Offsets of an undecided transaction are in the way."""
 
 
+# For requests of an admin client (KIP-599). A quota on Produce delays answers instead.
 class ThrottlingQuotaExceededError(RetriableError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED):
     """The quota of the request is used up for now."""
 
@@ -175,6 +177,7 @@ class InvalidReplicaAssignmentError(
     """The replica assignment is not valid."""
 
 
+# Between brokers: no client writes markers.
 class TransactionCoordinatorFencedError(KafkaError, code=ErrorCode.TRANSACTION_COORDINATOR_FENCED):
     """The coordinator that wrote a marker is no longer the coordinator."""
 
@@ -220,6 +223,7 @@ class StaleBrokerEpochError(KafkaError, code=ErrorCode.STALE_BROKER_EPOCH):
     """The broker epoch has changed."""
 
 
+# A step of joining a group and no failure: the consumer joins again with the id (KIP-394).
 class MemberIdRequiredError(KafkaError, code=ErrorCode.MEMBER_ID_REQUIRED):
     """The member must join with the id it was given."""
 

@@ -55,6 +55,7 @@ class SslAuthenticationError(AuthenticationError):
     """
 
 
+# The answer to SaslHandshake, which names the mechanisms that the listener has.
 class UnsupportedSaslMechanismError(
     AuthenticationError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM
 ):
@@ -89,6 +90,7 @@ class TopicAuthorizationError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZA
         topics: Iterable[str] = (),
         recovery: Recovery | None = None,
     ) -> None:
+        # Read once, since it may be an iterator, and the text needs the names again.
         self.topics: frozenset[str] = frozenset(topics)
         if message is None and self.topics:
             message = f"not authorized to write to topics {sorted(self.topics)}"

@@ -45,13 +45,13 @@ from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.part_commits import PartCommits
 from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.schema import check_schema
+from txnproducer.spark.session import QUERY_ID_PROPERTY
 from txnproducer.spark.tasks.open_part import OpenPart, PartWriter
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
-# Local properties that Spark sets for the jobs of a streaming query, and that a task can read.
+# A local property that Spark sets for the jobs of a streaming query, and that a task can read.
 # Spark calls `write` with the rows alone.
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
-_QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 # Writers with Arrow batches, since Spark 4.0, and 4.1 for streams. Older versions hand out rows.
 _ArrowStreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
 _ArrowWriter: Any = getattr(datasource, "DataSourceArrowWriter", None)
@@ -175,13 +175,13 @@ class StreamWriter(_Writer, _ArrowStreamWriter or DataSourceStreamWriter):  # ty
 
     def _batch_of(self, context: TaskContext) -> tuple[int, str]:
         batch_id = context.getLocalProperty(_BATCH_ID_PROPERTY)
-        query_id = self._settings.sink.query_id or context.getLocalProperty(_QUERY_ID_PROPERTY)
+        query_id = self._settings.sink.query_id or context.getLocalProperty(QUERY_ID_PROPERTY)
         # Nothing is guessed: under a wrong batch id rows would be taken for a replay, or be
         # doubled.
         if batch_id is None or not query_id:
             raise IllegalStateError(
                 f"Spark does not tell the task its batch ({_BATCH_ID_PROPERTY}={batch_id},"
-                f" {_QUERY_ID_PROPERTY}={query_id}); nothing was written"
+                f" {QUERY_ID_PROPERTY}={query_id}); nothing was written"
             )
         return int(batch_id), query_id
 

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 
 from txnproducer.errors import KafkaError
+from txnproducer.spark.ledger.store import REFRESH_AFTER_S
 from txnproducer.spark.sink import ExactlyOnceKafkaSink
 
 _LOG = logging.getLogger(__name__)
-_EVERY_S: Final = 6 * 3600.0  # brokers keep offsets for seven days by default
 
 
 class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not typed here
@@ -35,7 +35,9 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
         refreshed: how many entries were committed again in all.
     """
 
-    def __init__(self, sink: ExactlyOnceKafkaSink, refresh_every_s: float = _EVERY_S) -> None:
+    def __init__(
+        self, sink: ExactlyOnceKafkaSink, refresh_every_s: float = REFRESH_AFTER_S
+    ) -> None:
         self.refreshed = 0
         self._sink = sink
         self._every_s = refresh_every_s

@@ -17,7 +17,7 @@ from txnproducer.spark.errors import SinkError, StoppedError
 
 _LOG = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
-_QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 # Errors on the driver when a job was ended from outside: `query.stop()` cancels the jobs of the
 # query and interrupts its thread; the first of the two is raised. Connect has a code of its own.
 _INTERRUPTIONS: Final = (
@@ -62,7 +62,7 @@ def query_of(df: Any) -> str:
     try:
         context = _context_of(df)
         # The query's id is the same after a restart from the checkpoint, unlike the id of its run.
-        found = None if context is None else context.getLocalProperty(_QUERY_ID_PROPERTY)
+        found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
     except Exception:  # noqa: BLE001 - Connect refuses the question in several ways
         _LOG.debug("Spark does not tell the query's id", exc_info=True)
     if not found:

@@ -32,6 +32,7 @@ from typing import Protocol
 from ._errors import JarsUnavailableError
 from ._maven import REPOSITORY_VARIABLE, MavenRepository
 from ._paths import CACHE_VARIABLE, cache_dir
+from ._polling import wait_until
 
 Report = Callable[[str], None]
 
@@ -195,16 +196,13 @@ def _only_process(root: Path, deadline: float, report: Report) -> Iterator[None]
         ) from error
     # Closing the file releases the lock, on every way out.
     with lock:
-        told = False
-        while not _try_lock(lock.fileno()):
-            if time.monotonic() >= deadline:
+        if not _try_lock(lock.fileno()):
+            report("Waiting for another process that is fetching Kafka's jars")
+            left = deadline - time.monotonic()
+            if not wait_until(lambda: _try_lock(lock.fileno()), left, 0.2):
                 raise JarsUnavailableError(
                     f"Another process is fetching Kafka's jars for too long; it holds {lock.name}."
                 )
-            if not told:
-                report("Waiting for another process that is fetching Kafka's jars")
-                told = True
-            time.sleep(0.2)
         yield
 
 

@@ -7,16 +7,14 @@ Owns: one function for each kind of argument. Must not know: the cluster's state
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from txnproducer._broker.cluster import OFFSETS_TOPIC, ClusterOptions
+from txnproducer._broker.topics import LEGAL_NAME
 from txnproducer.errors import ErrorCode
 
-# As `Topic.validate` of Kafka checks it.
-_LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -82,7 +80,7 @@ def topic_name(name: object) -> str:
     """Return the name of a topic that may be created."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a topic is {name!r}: it must be a str")
-    if not _LEGAL_NAME.fullmatch(name):
+    if not LEGAL_NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot be the name of a topic: it may have up to 249 letters, digits,"
             " '.', '_' and '-', and must not be '.' or '..'"

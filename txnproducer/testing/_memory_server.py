@@ -43,7 +43,7 @@ _HOST: Final = "127.0.0.1"
 _READ_BYTES: Final = 256 * 1024
 
 
-class _Call:
+class _ClusterCall:
     """A test's call that the loop's thread makes."""
 
     def __init__(self, action: Callable[[BrokerCluster, int], Any]) -> None:
@@ -116,7 +116,7 @@ class MemoryServer:
         self._is_abandoned = False
         # Guards the three that follow: a call is either queued before the end, or made after it.
         self._lock = threading.Lock()
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[_ClusterCall] = deque()
         self._has_ended = False
         self._failure: Exception | None = None
         self._wake, self._woken = socket.socketpair()
@@ -138,7 +138,7 @@ class MemoryServer:
             RuntimeError: this process is a fork, or the model has failed.
         """
         self.refuse_fork()
-        call = _Call(action)
+        call = _ClusterCall(action)
         with self._lock:
             # Without the loop there is no other thread, so the caller may look by itself.
             if self._has_ended:

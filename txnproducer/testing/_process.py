@@ -14,12 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from . import _watcher
 from ._errors import BrokerStartError, PortInUseError
+from ._polling import wait_until
 
 # Below the range from which the kernel takes the ports of outgoing connections. So no client can
 # take a stopped broker's port, and a client that keeps trying to reach that port cannot get the
@@ -117,11 +117,9 @@ class ManagedProcess:
             return  # where `waitid` may be missing: it stops, but perhaps a moment later
         # Its other threads run on until one of them takes the signal. On a busy machine that is
         # long enough for a broker to write a marker.
-        deadline = time.monotonic() + _DEATH_SECONDS
         look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):
-            while not os.waitid(os.P_PID, self.pid, look) and time.monotonic() < deadline:
-                time.sleep(_LOOK_SECONDS)
+            wait_until(lambda: os.waitid(os.P_PID, self.pid, look), _DEATH_SECONDS, _LOOK_SECONDS)
 
     def resume(self) -> None:
         """Let a paused process run again (SIGCONT)."""
@@ -258,9 +256,4 @@ def wait_until_free(port: int, host: str, timeout: float) -> bool:
     Returns:
         False if it is still taken after `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
-    while not is_port_free(port, host):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return wait_until(lambda: is_port_free(port, host), timeout, 0.05)

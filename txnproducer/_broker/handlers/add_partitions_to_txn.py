@@ -13,15 +13,13 @@ Simplifications: no other than answering in one step (see `transaction_coordinat
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import add_partitions, check_access, check_id
-from txnproducer._broker.resources import Resource
+from txnproducer._broker.coordination import add_partitions, check_access, check_id, check_topic
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     PartitionErrorCode,
 )
 from txnproducer.errors import ErrorCode
-from txnproducer.records import TopicPartition
 
 
 def handle(
@@ -33,7 +31,7 @@ def handle(
     if code:
         return _all(request, code)
     # Before the coordinator is asked: KafkaApis lets one bad partition fail the whole request.
-    codes = {place: _check(cluster, place) for place in request.partitions}
+    codes = {place: check_topic(cluster, place) for place in request.partitions}
     if any(codes.values()):
         return AddPartitionsToTxnResponse(
             tuple(
@@ -54,14 +52,6 @@ def handle(
         is_v2=False,
     )
     return _all(request, code)
-
-
-def _check(cluster: BrokerCluster, place: TopicPartition) -> ErrorCode:
-    # First: the existence of a topic must not show to a client without access.
-    if not cluster.is_allowed(Resource.TOPIC, place.topic):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    is_known = place in cluster.logs
-    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _all(request: AddPartitionsToTxnRequest, code: ErrorCode) -> AddPartitionsToTxnResponse:

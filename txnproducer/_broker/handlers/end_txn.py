@@ -11,8 +11,9 @@ Behavior:
   one gets INVALID_TXN_STATE. With the present epoch and no open transaction, an abort succeeds and
   raises the epoch, and a commit gets INVALID_TXN_STATE.
 
-* v2: a broker that resigns as the coordinator may be unable to complete an end. Then it takes the
-  next identity for that of a fenced producer, although it is the present one.
+* v2: a broker that does not know yet that it has resigned answers from its memory what needs no
+  write. It may refuse the present producer, and a transaction that has begun at the next
+  coordinator.
 
 Version notes: v5 is for transactions v2.
 Simplifications: no other than answering in one step (see `transaction_coordinator`).
@@ -40,9 +41,9 @@ def handle(
     code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
     coordinator = cluster.transaction_coordinator(request.transactional_id)
     if code == ErrorCode.NOT_COORDINATOR and request.is_transaction_v2_enabled:
-        unfinished = coordinator.unfinished_at(request.transactional_id, node_id, now_ms)
-        if unfinished is not None:
-            code = _judge_unfinished(unfinished, request)
+        remembered = coordinator.remembered_at(request.transactional_id, node_id, now_ms)
+        if remembered is not None:
+            return _answer_from_memory(remembered, request)
     if code:
         return EndTxnResponse(code)
     known = coordinator.find(request.transactional_id)
@@ -88,8 +89,21 @@ def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
     return ErrorCode.NONE if known.state is complete else ErrorCode.INVALID_TXN_STATE
 
 
-def _judge_unfinished(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode:
-    """Return the answer of a broker that cannot complete the previous transaction."""
+def _answer_from_memory(known: TransactionMetadata, request: EndTxnRequest) -> EndTxnResponse:
+    """Answer for a broker that does not know yet that it has resigned. It cannot write."""
+    judge = _judge_incomplete if known.state.is_prepared else _judge_v2
+    judged = judge(known, request)
+    if judged is None:
+        return EndTxnResponse(ErrorCode.NOT_COORDINATOR)  # the log refuses the write
+    if judged:
+        return EndTxnResponse(judged)
+    return EndTxnResponse(judged, known.producer_id, known.producer_epoch)
+
+
+def _judge_incomplete(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode:
+    """Return the answer of a broker whose log has refused to complete a transaction."""
+    # `TransactionStateManager.appendTransactionToLog` resets the pending state, so that the
+    # identities are compared although the state is a prepared one.
     if known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     # A prepared end has raised the epoch already, so only the previous one may repeat the end.

@@ -13,11 +13,9 @@ Simplifications: the automatic creation of a topic never completes; replicas are
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.resources import Resource
+from txnproducer._broker.topics import LEGAL_NAME
 from txnproducer._protocol.messages import (
     MetadataRequest,
     MetadataResponse,
@@ -26,8 +24,6 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
-
-_LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 def handle(
@@ -46,7 +42,7 @@ def _topic(cluster: BrokerCluster, node_id: int, name: str) -> TopicMetadata:
     # Before the existence of the topic: a client without access must not learn of it.
     if not cluster.is_allowed(Resource.TOPIC, name):
         return TopicMetadata(name, (), error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if not _LEGAL_NAME.fullmatch(name):
+    if not LEGAL_NAME.fullmatch(name):
         return TopicMetadata(name, (), error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
     # The view of this broker alone: after a change, clients meet old and new answers in turn.
     view = cluster.topology.view(node_id, name)

@@ -17,7 +17,7 @@ the group moves.
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import ask_coordinator, has_begun
+from txnproducer._broker.coordination import ask_coordinator, check_topic, has_begun
 from txnproducer._broker.group_offsets import MAX_METADATA_BYTES
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
@@ -59,7 +59,7 @@ def handle(
     if code:
         return _respond(dict.fromkeys((place for place, _ in request.offsets), code))
     # Unlike partitions of AddPartitionsToTxn, the others of the request are written nevertheless.
-    codes = {place: _check_topic(cluster, place) for place, _ in request.offsets}
+    codes = {place: check_topic(cluster, place) for place, _ in request.offsets}
     valid = {place: offset for place, offset in request.offsets if not codes[place]}
     if valid:
         is_before_4 = cluster.options.is_before_4
@@ -78,13 +78,6 @@ def _check_access(cluster: BrokerCluster, request: TxnOffsetCommitRequest) -> Er
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     is_allowed = cluster.is_allowed(Resource.GROUP, request.group_id)
     return ErrorCode.NONE if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
-
-
-def _check_topic(cluster: BrokerCluster, place: TopicPartition) -> ErrorCode:
-    if not cluster.is_allowed(Resource.TOPIC, place.topic):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    is_known = place in cluster.logs
-    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _write(

@@ -45,6 +45,7 @@ from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
+from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import (
     InvalidProducerEpochError,
     KafkaError,
@@ -53,8 +54,6 @@ from txnproducer.errors import (
     TransactionAbortedError,
 )
 from txnproducer.records import TopicPartition
-
-NO_PARTITION: Final = -1
 
 # The settings that limit a record's size, each with the settings to raise.
 _WAYS_OUT: Final = {
@@ -180,7 +179,7 @@ class Appender:
         # An earlier call of the core may have stopped half-way, and the checks below read its
         # state.
         self.finish_interrupted_call()
-        record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        record = _NewRecord(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
         if ticket is None:
             # The ticket exists before the pool queues it, so `finally` knows it whenever Ctrl-C
@@ -237,7 +236,7 @@ class Appender:
             self._unclaimed = None
 
     def _append_record(
-        self, record: _Record, ticket: MemoryTicket, now_ms: int, blocked: AppendBlocked | None
+        self, record: _NewRecord, ticket: MemoryTicket, now_ms: int, blocked: AppendBlocked | None
     ) -> FutureRecordMetadata | AppendBlocked:
         snapshot = self._snapshot(record)
         if snapshot is None:
@@ -281,12 +280,12 @@ class Appender:
         """
         if blocked is not None:
             self.refuse_if_ended(blocked.transaction)
-        record = _Record(topic, None, None, (), partition, 0, None)
+        record = _NewRecord(topic, None, None, (), partition, 0, None)
         if self._snapshot(record) is not None:
             return None
         return self._wait_for_metadata(record, now_ms, blocked)
 
-    def _snapshot(self, record: _Record) -> TopicSnapshot | None:
+    def _snapshot(self, record: _NewRecord) -> TopicSnapshot | None:
         """Return the record's topic, or None if that or the record's partition is not known."""
         # A closed producer is reported before missing metadata: its sender asks for none.
         if self._accumulator.is_closed:
@@ -298,7 +297,7 @@ class Appender:
 
     def _append_sticky(
         self,
-        record: _Record,
+        record: _NewRecord,
         queues: TopicQueues,
         snapshot: TopicSnapshot,
         ticket: MemoryTicket,
@@ -329,7 +328,7 @@ class Appender:
 
     def _append_to(
         self,
-        record: _Record,
+        record: _NewRecord,
         queues: TopicQueues,
         queue: PartitionQueue,
         ticket: MemoryTicket,
@@ -383,7 +382,7 @@ class Appender:
 
     # --- reasons against a record ---------------------------------------------------------------
 
-    def _size_error(self, record: _Record) -> KafkaError | None:
+    def _size_error(self, record: _NewRecord) -> KafkaError | None:
         # Before compression, as in `ensureValidRecordSize` of Java: what it saves is not known
         # yet.
         size = batch_size_upper_bound(record.key, record.value, record.headers)
@@ -419,7 +418,7 @@ class Appender:
         return None
 
     def _wait_for_metadata(
-        self, record: _Record, now_ms: int, blocked: AppendBlocked | None
+        self, record: _NewRecord, now_ms: int, blocked: AppendBlocked | None
     ) -> FutureRecordMetadata | AppendBlocked:
         metadata = self._metadata
         # Taken out also if it is not used, so that the next call does not meet it either.
@@ -557,12 +556,12 @@ class Appender:
             transactions.progress.maybe_transition_to_error_state(error)
         self.needs_wakeup = True
 
-    def _fail(self, record: _Record, error: KafkaError, now_ms: int) -> FutureRecordMetadata:
+    def _fail(self, record: _NewRecord, error: KafkaError, now_ms: int) -> FutureRecordMetadata:
         return self.fail_append(error, record.topic, record.partition, record.on_delivery, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _NewRecord:
     """A record on the long way through the checks."""
 
     topic: str

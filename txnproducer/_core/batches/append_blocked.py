@@ -13,7 +13,7 @@ from typing import Final
 
 from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.failed_tries import also, caused_by, in_words
-from txnproducer._core.metadata import Metadata
+from txnproducer._core.metadata import Metadata, invalid_name, is_valid_name
 from txnproducer.errors import (
     BufferExhaustedError,
     KafkaError,
@@ -91,11 +91,29 @@ def missing_partition(
     missed_ms = blocked.missed_ms
     if snapshot is None or missed_ms is None or asked_ms - missed_ms < _CERTAIN_AFTER_MS:
         return None
-    return UnknownTopicOrPartitionError(
-        f"topic {topic!r} has no partition {partition}: it has {snapshot.partition_count}"
-        " partitions, numbered from 0. Send to one of these, or add partitions to the topic",
-        recovery="fix",
+    text = _no_partition(topic, partition, snapshot.partition_count)
+    return UnknownTopicOrPartitionError(text, recovery="fix")
+
+
+def _no_partition(topic: str, partition: int | None, count: int) -> str:
+    return (
+        f"topic {topic!r} has no partition {partition}: it has {count} partitions, numbered from"
+        " 0. Send to one of these, or add partitions to the topic"
     )
+
+
+def reason_against(metadata: Metadata, topic: str, partition: int | None) -> str | None:
+    """Return why a record has no place in the cluster, or None if it may have one.
+
+    The cluster is not asked, so a partition counts as missing if the last answer lacks it.
+    """
+    if not is_valid_name(topic):
+        return invalid_name(topic)
+    snapshot = metadata.topics.get(topic)
+    # A topic that is being created may be known before its partitions are.
+    if snapshot is None or partition is None or not 0 < snapshot.partition_count <= partition:
+        return None
+    return _no_partition(topic, partition, snapshot.partition_count)
 
 
 def time_out_error(

@@ -9,14 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, overload
+from typing import overload
 
 from txnproducer._core.batches.results import NO_OFFSET, ProduceRequestResult
 from txnproducer._core.ports import Waiter
+from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import RecordMetadata
-
-_NO_PARTITION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class BatchMetadata(Sequence[RecordMetadata]):
     def __init__(self, topic: str, row_count: int, pieces: Sequence[_Piece]) -> None:
         self._topic = topic
         self.offsets = array("q", [NO_OFFSET]) * row_count
-        self.partitions = array("i", [_NO_PARTITION]) * row_count
+        self.partitions = array("i", [NO_PARTITION]) * row_count
         self._log_append_times_ms = array("q", [-1]) * row_count
         for piece in pieces:
             self._take(piece)

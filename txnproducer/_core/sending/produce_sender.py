@@ -162,9 +162,9 @@ class ProduceSender:
         text = (
             f"{batch.record_count} record(s) for {topic}-{partition} expired "
             f"{now_ms - batch.created_ms} ms after their batch was begun "
-            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}"
+            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_known_fate(batch)}"
             f"{told}. "
-            f"{self._what_to_do(batch)}, or raise delivery_timeout_ms if this is too soon"
+            f"{self._advice(batch)}, or raise delivery_timeout_ms if this is too soon"
         )
         error = caused_by(KafkaTimeoutError(text), (), refusal=refusal)
         self.fail_batch(batch, error, lambda _: error, is_refusal_certain=False, now_ms=now_ms)
@@ -177,7 +177,7 @@ class ProduceSender:
             return None
         return self._tries.last_refusal(self._transactions.requests.refusals(), now_ms)
 
-    def _what_to_do(self, batch: ProducerBatch) -> str:
+    def _advice(self, batch: ProducerBatch) -> str:
         if self._transactions is not None and self._transactions.is_transactional:
             return "Abort the transaction and make it again"
         if batch.was_sent:
@@ -224,7 +224,7 @@ class ProduceSender:
         topic, partition = batch.topic_partition
         error = KafkaError(
             f"the bytes of {batch.record_count} record(s) for {topic}-{partition} could not be "
-            f"made: {reason!r}; {_what_is_known(batch)}"
+            f"made: {reason!r}; {_known_fate(batch)}"
         )
         error.__cause__ = reason
         _LOG.error("%s", error, exc_info=reason)
@@ -307,7 +307,10 @@ class ProduceSender:
         for partition in body.partitions:
             batch = unanswered.pop(partition.topic_partition, None)
             if batch is None:
-                _LOG.error("an answer for %s, which was not sent", partition.topic_partition)
+                _LOG.error(
+                    "the broker answered for %s, which was not in the request",
+                    partition.topic_partition,
+                )
                 continue
             outcome = self._complete_safely(batch, partition, now_ms)
             if outcome is None or outcome is SUCCESS:
@@ -352,7 +355,7 @@ class ProduceSender:
             if self._options.is_order_guaranteed_by_muting:
                 self._accumulator.unmute_partition(batch.topic_partition)
 
-    def fail_what_must_keep_its_number(
+    def fail_batches_that_cannot_be_renumbered(
         self, partitions: Iterable[TopicPartition], now_ms: int
     ) -> None:
         """Fail the waiting batches of partitions that may be written, or were overtaken.
@@ -376,7 +379,7 @@ class ProduceSender:
                     batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
                 )
 
-    def _fail_what_was_renumbered_with(self, written: ProducerBatch, now_ms: int) -> None:
+    def _fail_batches_renumbered_with(self, written: ProducerBatch, now_ms: int) -> None:
         """Fail the batches that were renumbered with one that is written under its old number.
 
         That number belongs to one of them now: the broker would take it for a duplicate, and
@@ -404,7 +407,7 @@ class ProduceSender:
                 batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
             )
 
-    def _fail_what_lost_its_place(self, place: TopicPartition, now_ms: int) -> None:
+    def _fail_batches_of_reset_partition(self, place: TopicPartition, now_ms: int) -> None:
         """Fail the waiting batches of a partition whose numbers were reset (before Kafka 2.5).
 
         The partition begins at 0 again, and one of these may have that number: the broker would
@@ -509,7 +512,7 @@ class ProduceSender:
             self._transactions.progress.handle_completed_batch(batch, response)
         is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
         self._let_go(batch, is_mine)
-        self._fail_what_was_renumbered_with(batch, now_ms)
+        self._fail_batches_renumbered_with(batch, now_ms)
 
     def _let_go(self, batch: ProducerBatch, is_mine: bool) -> None:
         """Free a batch's memory, and its place if its records end now (`is_mine`)."""
@@ -549,9 +552,9 @@ class ProduceSender:
                 _LOG.debug("the failure of %s met an illegal state", batch, exc_info=True)
         self._let_go(batch, is_mine)
         if is_mine and (batch.may_be_written or batch.is_in_flight):
-            self._fail_what_was_renumbered_with(batch, now_ms)
+            self._fail_batches_renumbered_with(batch, now_ms)
         if isinstance(error, UnknownProducerIdError):
-            self._fail_what_lost_its_place(batch.topic_partition, now_ms)
+            self._fail_batches_of_reset_partition(batch.topic_partition, now_ms)
 
     def _settle_failed_sequence(
         self, batch: ProducerBatch, error: KafkaError, is_refusal_certain: bool
@@ -600,12 +603,12 @@ class ProduceSender:
 def _has_lost_its_number(batch: ProducerBatch) -> bool:
     """Return whether a batch was renumbered on the wire and may not be sent under the new number.
 
-    The reasons are those of `ProduceSender.fail_what_must_keep_its_number`.
+    The reasons are those of `ProduceSender.fail_batches_that_cannot_be_renumbered`.
     """
     return batch.is_reset and (batch.may_be_written or batch.is_overtaken)
 
 
-def _what_is_known(batch: ProducerBatch) -> str:
+def _known_fate(batch: ProducerBatch) -> str:
     """Return the known fate of an expired batch, for the text of its error."""
     if not batch.was_sent:
         return "nothing was sent"

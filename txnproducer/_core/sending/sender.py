@@ -126,7 +126,7 @@ class Sender:
         if not transactions.is_transactional:
             # Before the bump: it would give new numbers to batches that must keep theirs.
             renumbered = transactions.sequences.partitions_to_renumber
-            self._producing.fail_what_must_keep_its_number(renumbered, now_ms)
+            self._producing.fail_batches_that_cannot_be_renumbered(renumbered, now_ms)
         transactions.progress.bump_idempotent_epoch_and_reset_id_if_needed()
         return coordinators.step(now_ms)
 

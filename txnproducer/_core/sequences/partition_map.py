@@ -243,7 +243,7 @@ class TxnPartitionEntry:
         # Only the sequence: offsets go on counting under every identity.
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
 
-    def has_doubt_behind(self, batch: NumberedBatch) -> bool:
+    def has_doubt_after(self, batch: NumberedBatch) -> bool:
         """Return whether a later batch in flight may be written, without this one."""
         return any(
             b.may_be_written and is_sequence_after(b.base_sequence, batch.base_sequence)

@@ -387,7 +387,7 @@ class SequenceManager:
         entry = self.partitions.find(batch.topic_partition) if self._is_transactional else None
         if entry is None:
             return True
-        return batch.topic_partition not in self._unresolved and not entry.has_doubt_behind(batch)
+        return batch.topic_partition not in self._unresolved and not entry.has_doubt_after(batch)
 
     # --- unresolved partitions ------------------------------------------------------------------
 

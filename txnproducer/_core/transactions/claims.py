@@ -14,7 +14,6 @@ Owns: the requests. Must not know: the consequences of a claim, which are the ma
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.commit_evidence import LAST_EPOCH
@@ -33,8 +32,6 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import KafkaError
 from txnproducer.records import ProducerIdAndEpoch
-
-_PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 
 
 def next_answer(claimed: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
@@ -103,7 +100,7 @@ class ClaimHandler(TxnRequestHandler):
         verdict = table.judge(code)
         if verdict.action is Action.COMPLETE:
             self._on_claimed(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
-        elif verdict.action in _PASSING:
+        elif verdict.action.is_retry:
             self._execute(verdict, None)
         else:
             reason = table.error(verdict, code)

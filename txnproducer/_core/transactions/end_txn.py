@@ -17,12 +17,14 @@ the first. It matters in two cases:
   The commit is repeated once more for its answer, which holds the next epoch with transactions v2.
   The abort call fails because it was too late.
 
-With transactions v2 one PRODUCER_FENCED is no proof of a fence. A coordinator that resigns may
-answer so to the producer that still has the id: its log has refused to complete the previous
-transaction, and it takes the next epoch for a foreign one. So the handler looks the coordinator up
-and asks once more. It believes the answer when the broker that gave it still is the coordinator
-and repeats it. A refused request has changed nothing. The same holds for
-INVALID_PRODUCER_ID_MAPPING, if the previous end has given the id a new producer id.
+With transactions v2 some refusals are believed only when they are repeated. A broker that does not
+know yet that it is the coordinator no more judges EndTxn by its memory, before it would write:
+PRODUCER_FENCED or, after the last epoch, INVALID_PRODUCER_ID_MAPPING: its log has refused to
+  complete the previous transaction, and it takes the next identity for a foreign one.
+INVALID_TXN_STATE for a commit: the partitions were added at the next coordinator, and it knows no
+  open transaction.
+So the handler looks the coordinator up and asks once more. It believes the answer when the broker
+that gave it still is the coordinator. A refused request has changed nothing.
 
 With transactions v1, NONE proves nothing if a lost AddPartitionsToTxn or AddOffsetsToTxn may
 arrive late. Such a request begins another transaction after the committed one, and the abort ends
@@ -58,8 +60,10 @@ from txnproducer.errors import (
 from txnproducer.records import ProducerIdAndEpoch
 
 _REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
-# The coordinator's answers to a producer that does not have the transactional id.
+# By whether it was a commit: the refusals of v2 that a broker gives from its memory alone. It
+# refuses an abort with INVALID_TXN_STATE only if its log has a commit.
 _OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+_FROM_MEMORY = {False: _OTHER_IDENTITY, True: (*_OTHER_IDENTITY, ErrorCode.INVALID_TXN_STATE)}
 
 
 class EndTxnHandler(TxnRequestHandler):
@@ -71,7 +75,7 @@ class EndTxnHandler(TxnRequestHandler):
     * It names the identity and the version with which the transaction was begun.
 
     Retries: every retriable code; a lost coordinator is looked up again. With v2
-    PRODUCER_FENCED and INVALID_PRODUCER_ID_MAPPING count when the same broker repeats them.
+    the refusals in `_FROM_MEMORY` count when the same broker repeats them.
     """
 
     priority = RequestPriority.END_TXN
@@ -176,11 +180,11 @@ class EndTxnHandler(TxnRequestHandler):
         # The same code means different things for a commit and for an abort.
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
-        if code in _OTHER_IDENTITY and self.is_transaction_v2_enabled:
+        if self.is_transaction_v2_enabled and code in _FROM_MEMORY[was_commit]:
             was_refused_by, self._refused_by = self._refused_by, self._asked
             # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
             if was_refused_by != self._asked:
-                # No doubt about the outcome: the coordinator compares identities before it writes.
+                # No doubt about the outcome: the coordinator judges before it writes.
                 self._retry(looks_up=True)
                 return
         verdict = table.judge(code)

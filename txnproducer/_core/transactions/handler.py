@@ -48,7 +48,6 @@ Offsets: TypeAlias = Sequence[tuple[TopicPartition, OffsetAndMetadata]]
 # first partitions.
 FIRST_MARKERS_BACKOFF_MS: Final = 1
 
-_PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 # With these codes the coordinator refuses before it writes to its log.
 _NOT_CARRIED_OUT: Final = frozenset(
     {
@@ -67,7 +66,7 @@ def may_have_taken_effect(verdict: Verdict, code: int) -> bool:
         return True
     # If its log is too slow, or has too few replicas, the coordinator answers that it is not
     # available itself. The log may have kept the write.
-    return verdict.action in _PASSING and code not in _NOT_CARRIED_OUT
+    return verdict.action.is_retry and code not in _NOT_CARRIED_OUT
 
 
 class RequestPriority(IntEnum):

@@ -134,7 +134,10 @@ class TransactionLeasing:
         # not lease it to writers, since its records have been written by others.
         may_lease = share.part is SharePart.ALONE or (share.part is SharePart.HEIR and not claims)
         if not may_lease or share.is_leasing:
-            raise IllegalStateError(f"{name}: lease() again: {SharePart.HOLDER.value}")
+            raise IllegalStateError(
+                f"{name}: lease() again is refused because the transaction is leased already, or"
+                " was taken over from another process. End it, and lease the next one"
+            )
         is_written = opened.must_be_ended or opened.has_partitions_to_add
         if claims and (is_written or has_incomplete):
             raise IllegalStateError(
@@ -242,7 +245,7 @@ class TransactionLeasing:
             ValueError: the lease has no such claim.
         """
         if not 0 <= claim < len(lease.claims):
-            raise ValueError(f"claim {claim}: the {lease}, which count from 0")
+            raise ValueError(f"claim {claim} does not exist: {_numbered(lease)}")
         if self._progress.transactional_id != lease.transactional_id:
             raise ValueError(
                 f"{self._progress.name} cannot take part in the {lease}: they need one id"
@@ -321,3 +324,12 @@ class TransactionLeasing:
         if lease.is_started or lease.claims:
             self._progress.open.start()
         self._hold(lease, part)
+
+
+def _numbered(lease: TransactionLease) -> str:
+    """Return the claims of a lease in words."""
+    count = len(lease.claims)
+    if not count:
+        return f"the {lease}, hands over the transaction itself: resume() it"
+    numbers = {1: "1 claim, numbered 0", 2: "2 claims, numbered 0 and 1"}
+    return f"the lease has {numbers.get(count, f'{count} claims, numbered 0 to {count - 1}')}"

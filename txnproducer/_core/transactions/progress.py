@@ -43,7 +43,7 @@ from txnproducer._core.transactions.requests import (
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
-from txnproducer._core.transactions.share import Share
+from txnproducer._core.transactions.share import Share, SharePart
 from txnproducer._core.transactions.state import (
     TransactionState,
     TransactionStateMachine,
@@ -353,7 +353,9 @@ class TransactionProgress:
 
     def close(self, error: KafkaError) -> None:
         """End, and fail everything that waits."""
-        if self.requests.is_idle:
+        # Another process may still end a transaction that is shared.
+        is_open = self.machine.has_ongoing_transaction and self.share.part is SharePart.ALONE
+        if self.requests.is_idle and not is_open:
             self.fail_all(error)
         else:
             # The failed calls raise the error. In the log it is no error: the application closed.

@@ -22,7 +22,7 @@ Rules, and why:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
@@ -43,11 +43,23 @@ class SharePart(Enum):
     """The part that a producer has in its transaction. The values are texts of refusals."""
 
     ALONE = "no lease of this transaction was given"
-    HOLDER = "the transaction is leased: its participants write the records"
-    HEIR = "the records of this transaction were written by another process"
-    PARTICIPANT = "a participant writes, and the holder of the lease does the rest"
-    FINISHED = "this participant has given its receipt, which says that nothing follows"
-    GONE = "the transaction was handed over to another process"
+    HOLDER = (
+        "the transaction is leased and its participants write the records. Send from a"
+        " participant, or abort"
+    )
+    HEIR = (
+        "the records of this transaction were written by another process. Commit it, or abort,"
+        " before you write"
+    )
+    PARTICIPANT = (
+        "this is a participant, which only writes. Pass its receipt() to the holder of the lease,"
+        " which does the rest"
+    )
+    FINISHED = (
+        "this participant has given its receipt, which says that nothing follows. Send all"
+        " records before receipt()"
+    )
+    GONE = "the transaction was handed over to another process, which ends it. Close this producer"
 
 
 _MAY_WRITE: Final = (SharePart.ALONE, SharePart.PARTICIPANT)
@@ -103,11 +115,14 @@ class Share:
             IllegalStateError: it may not; the text says why.
         """
         if self.part not in _ALLOWED[call]:
-            raise IllegalStateError(f"{self._name}: {call}(): {self.part.value}")
+            raise self._refused(call, self.part)
         if call == "send" and self.is_leasing:
             # The lease is still being prepared. Participants' numbers begin at 0, so no record may
             # be written under this epoch before.
-            raise IllegalStateError(f"{self._name}: send(): {SharePart.HOLDER.value}")
+            raise self._refused(call, SharePart.HOLDER)
+
+    def _refused(self, call: str, part: SharePart) -> IllegalStateError:
+        return IllegalStateError(f"{self._name}: {call}() is refused because {part.value}")
 
     def check_receipts(self) -> None:
         """Refuse a commit while the receipt of a claim is missing.
@@ -124,7 +139,7 @@ class Share:
         if missing:
             raise IllegalStateError(
                 f"{self._name}: commit_transaction() before the receipts of all participants"
-                f" were adopted: claim {', '.join(missing)} is missing; adopt() them, or abort"
+                f" were adopted: {_receipts_of(missing)} missing; adopt() them, or abort"
             )
 
     # --- a part is taken ------------------------------------------------------------------------
@@ -230,6 +245,12 @@ class Share:
         self.is_leasing = False
         # A new dict, since `end` still reads the old one.
         self._receipts = {}
+
+
+def _receipts_of(claims: Sequence[str]) -> str:
+    if len(claims) == 1:
+        return f"the receipt of claim {claims[0]} is"
+    return f"the receipts of claims {', '.join(claims)} are"
 
 
 def _check_receipt(

@@ -190,14 +190,14 @@ class TransactionLoss:
 
     # --- in words -------------------------------------------------------------------------------
 
-    def text(self, who: str) -> str:
+    def text(self, producer_name: str) -> str:
         """Return the loss and its likely cause, as the text of an error.
 
         Args:
-            who: names the producer.
+            producer_name: how its log lines name it.
         """
-        what = "the transaction is lost" if self.is_open else "the producer cannot go on"
-        return f"{what}: {self._reason()} ({who}). {_WAY_OUT[self.cause]}"
+        loss = "the transaction is lost" if self.is_open else "the producer cannot go on"
+        return f"{loss}: {self._reason()} ({producer_name}). {_WAY_OUT[self.cause]}"
 
     def _reason(self) -> str:
         limit = f"transaction_timeout_ms={self.timeout_ms}"
@@ -233,11 +233,11 @@ class TransactionLoss:
     def _seconds(self) -> str:
         return f"{(self.age_ms or 0) / 1000:.0f}"
 
-    def explain(self, error: KafkaError, who: str) -> KafkaError:
+    def explain(self, error: KafkaError, producer_name: str) -> KafkaError:
         """Return a call's error with this text. An error without a sign of loss stays as it is."""
         # Subclasses say more than this text, so they keep their own.
         if sign_of_loss(error) is None or type(error) not in _TOLD_AS:
             return error
-        explained = type(error)(self.text(who), recovery=error.recovery)
+        explained = type(error)(self.text(producer_name), recovery=error.recovery)
         explained.__cause__ = error.__cause__
         return explained

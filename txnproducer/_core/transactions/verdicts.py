@@ -53,6 +53,11 @@ class Action(Enum):
     BUMP_OR_FATAL = auto()  # abortable if the epoch can be raised, otherwise fatal
     FATAL = auto()
 
+    @property
+    def is_retry(self) -> bool:
+        """Whether the request is sent again."""
+        return self in (Action.RETRY, Action.LOOK_UP)
+
 
 class Form(Enum):
     """The class of error that a code is raised as."""

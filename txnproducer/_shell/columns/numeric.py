@@ -24,6 +24,11 @@ __all__ = ["known_partition", "partition_column", "timestamp_column"]
 
 _PARTITION: Final = "partition"
 _TIMESTAMP: Final = "timestamp"
+# A missing number of each kind, for the refusals.
+_WITHOUT: Final = {
+    _PARTITION: "the producer chooses the partition",
+    _TIMESTAMP: "the present time",
+}
 # NumPy's units of time that are shorter than a millisecond.
 _FINE_UNITS: Final = ("us", "ns", "ps", "fs", "as")
 # Each of Arrow's units of time, as its number in a second.
@@ -73,7 +78,9 @@ def _known_timestamp(timestamp_ms: int) -> int:
     if timestamp_ms < 0:
         raise ValueError(f"timestamps_ms must not be negative: {timestamp_ms}")
     if timestamp_ms >= MAX_INT64:
-        raise ValueError(f"timestamps_ms must be milliseconds since the epoch, not {timestamp_ms}")
+        raise ValueError(
+            f"timestamps_ms must be 64-bit milliseconds since the epoch, not {timestamp_ms}"
+        )
     return timestamp_ms
 
 
@@ -121,7 +128,7 @@ def _number(name: str, kind: str) -> Callable[[int, Any], int]:
             ) from None
         if not 0 <= number < 1 << 63:
             raise ValueError(
-                f"{name}[{index}] is not a valid {kind}: {number} (None lets us choose)"
+                f"{name}[{index}] is not a valid {kind}: {number} (None: {_WITHOUT[kind]})"
             )
         return int(number)
 
@@ -164,7 +171,7 @@ def _arrow_integers(name: str, column: Any, missing: int, kind: str) -> Any:
         if kind == _TIMESTAMP and kinds.is_timestamp(column.type):
             # Before the cast, which truncates: a moment just before the epoch would become 0.
             in_a_second = _IN_A_SECOND[column.type.unit]
-            _refuse_negative(name, column.cast(pa.int64()), in_a_second)
+            _refuse_negative(name, column.cast(pa.int64()), kind, in_a_second)
             # A finer unit is truncated; with a coarser one the milliseconds may overflow.
             is_exact = column.type.unit == "s"
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=is_exact)
@@ -175,18 +182,18 @@ def _arrow_integers(name: str, column: Any, missing: int, kind: str) -> Any:
         column = column.cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise ValueError(f"{name} has a number that is too large: {error}") from None
-    _refuse_negative(name, column)
+    _refuse_negative(name, column, kind)
     return pc.fill_null(column, missing)
 
 
-def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
+def _refuse_negative(name: str, column: Any, kind: str, in_a_second: int = 1_000) -> None:
     """Refuse an Arrow column with a number below zero. The error gives times in milliseconds."""
     import pyarrow.compute as pc
 
     lowest = pc.min(column).as_py()
     if lowest is not None and lowest < 0:
         lowest = lowest * 1_000 // in_a_second
-        raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
+        raise ValueError(f"{name} must not be negative: {lowest} (null: {_WITHOUT[kind]})")
 
 
 # --- NumPy, and columns that convert to it ------------------------------------------------------
@@ -227,12 +234,19 @@ def _numpy_milliseconds(name: str, column: Any) -> Any:
     if (column != column).any():  # only NaT differs from itself
         raise ValueError(f"{name} has NaT: fill it, or pass a list with None for now")
     unit = column.dtype.str.partition("[")[2].lstrip("0123456789").rstrip("]")
+    # Of a finer unit there are always enough, and the conversion truncates.
+    if unit not in _FINE_UNITS and not _fits(column):
+        row = next(row for row in range(len(column)) if not _fits(column[row : row + 1]))
+        raise ValueError(
+            f"{name}[{row}] is {column[row]}, a time that does not fit into 64-bit milliseconds"
+        )
+    return column.astype("datetime64[ms]")
+
+
+def _fits(column: Any) -> bool:
+    """Return whether all times of a NumPy column have a number of milliseconds in 64 bits."""
     try:
-        stamps = column.astype("datetime64[ms]")
         # NumPy before 2.5 overflows silently: compare after converting back.
-        is_whole = unit in _FINE_UNITS or (stamps.astype(column.dtype) == column).all()
+        return bool((column.astype("datetime64[ms]").astype(column.dtype) == column).all())
     except OverflowError:
-        is_whole = False
-    if not is_whole:
-        raise ValueError(f"{name} has a time that is too many milliseconds since the epoch")
-    return stamps
+        return False

@@ -44,7 +44,7 @@ _Outcome: TypeAlias = _Done | AppendBlocked | FutureRecordMetadata
 
 
 @dataclass(slots=True)
-class _Call:
+class _SendCall:
     """One call of `send`.
 
     Attributes:
@@ -96,7 +96,7 @@ class RowSender:
             # Taken once: rows that wait while another thread ends the transaction must not land in
             # the next.
             transaction = self._core.transaction_number
-        call = _Call(topic, future)
+        call = _SendCall(topic, future)
         first_row = 0
         try:
             self._check_places(call, blocks)
@@ -109,7 +109,7 @@ class RowSender:
             raise
         return future
 
-    def _check_places(self, call: _Call, blocks: Sequence[Block]) -> None:
+    def _check_places(self, call: _SendCall, blocks: Sequence[Block]) -> None:
         """Refuse a call with a wrong partition or state before any row is sent."""
         if not blocks:
             with self._io.lock:
@@ -129,7 +129,7 @@ class RowSender:
                     )
             first_row += block.rows.count
 
-    def _send_runs(self, call: _Call, runs: deque[RowRun], first_row: int) -> None:
+    def _send_runs(self, call: _SendCall, runs: deque[RowRun], first_row: int) -> None:
         # One batch of each partition in turn, so that all partitions are sent at the same time.
         while runs:
             run = runs.popleft()
@@ -141,7 +141,7 @@ class RowSender:
             # A loop that has woken would otherwise wait up to 5 ms (the switch interval).
             self._io.priority.give_way()
 
-    def _append(self, call: _Call, run: RowRun) -> RowsTaken:
+    def _append(self, call: _SendCall, run: RowRun) -> RowsTaken:
         """Append the rows of a run that one batch takes, waiting up to `max_block_ms`."""
         rows, first = self._core.rows, run.next
 
@@ -159,7 +159,7 @@ class RowSender:
             call.is_in_doubt = run.next != first
             raise
 
-    def _check_partition(self, call: _Call, partition: int) -> None:
+    def _check_partition(self, call: _SendCall, partition: int) -> None:
         """Refuse a partition that the topic does not have, before any row is sent."""
         core = self._core
 
@@ -170,7 +170,7 @@ class RowSender:
 
     def _repeat(
         self,
-        call: _Call,
+        call: _SendCall,
         partition: int | None,
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
     ) -> _Done:
@@ -181,13 +181,13 @@ class RowSender:
             raise outcome.error or KafkaError("a row failed without an error")
         return outcome
 
-    def _fail_transaction(self, call: _Call, error: BaseException) -> None:
+    def _fail_transaction(self, call: _SendCall, error: BaseException) -> None:
         """Let the open transaction end only by an abort, if rows may be missing from it."""
         if isinstance(error, TransactionAbortedError):
             return  # the transaction that may be open now has nothing to do with these rows
         taken_count = call.future.taken_count
         if isinstance(error, WaitInCallbackError):
-            error = refusals.waited_in_callback(call.topic)
+            error = refusals.waited_in_callback(call.topic, error.reason)
         if isinstance(error, IllegalStateError) and not taken_count and not call.is_in_doubt:
             return  # the caller's mistake: a commit under way must not fail because of it
         cause = error if isinstance(error, KafkaError) else None

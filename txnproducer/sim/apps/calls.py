@@ -143,13 +143,13 @@ def _insist(process: Process, entry: Callable[[], None]) -> None:
         return
 
 
-def have_somebody_wait(process: Process) -> None:
+def let_a_send_wait(process: Process) -> None:
     """In a few seeds, let another thread's send wait while the transaction ends."""
     if process.world.options.seed % _SEEDS_WITH_WAITERS == 0:
         process.waiting = process.core, _begin_to_wait(process)
 
 
-def see_who_waits_refused(process: Process) -> None:
+def check_waiting_send_is_refused(process: Process) -> None:
     """Check that a send which waited since an earlier transaction is refused in this one."""
     (core, blocked), process.waiting = process.waiting, (None, None)
     # The producer in which it waited is gone, and its wait with it.

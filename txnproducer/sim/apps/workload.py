@@ -27,9 +27,9 @@ from txnproducer.sim.apps.calls import (
     Ended,
     Patience,
     call,
+    check_waiting_send_is_refused,
     close,
-    have_somebody_wait,
-    see_who_waits_refused,
+    let_a_send_wait,
 )
 from txnproducer.sim.apps.interrupts import Interrupted
 from txnproducer.sim.apps.process import Condition, Process, Script
@@ -134,7 +134,7 @@ class PlainTransaction:
             self._failed(refusal)
             self._process.judge.refused(self._process, "begin_transaction", refusal)
             return False
-        see_who_waits_refused(self._process)
+        check_waiting_send_is_refused(self._process)
         error = yield from self._fill()
         self._process.programs.count_transaction(self._attempt)
         if error is not None:
@@ -149,7 +149,7 @@ class PlainTransaction:
             self._attempt.claim = "aborted"
             return False
         # An abort must refuse what waits: after it, the record would be another transaction's.
-        have_somebody_wait(self._process)
+        let_a_send_wait(self._process)
         return (yield from self._abort_it())
 
     def _begin(self) -> None:

@@ -12,7 +12,7 @@ A producer may fail for good
   shared. Or two answers were lost after the last epoch (see `excuses`). Or one answer to its
   request for the next epoch was lost and the coordinator has moved: the log does not tell the new
   one who asked
-  But never because of an answer that only a resigning coordinator gave: then nobody has the id
+  But never because only a coordinator that had resigned refused an end
 * because access was refused during its life; a refused login counts only if that broker was needed
 * because of an unexpected error of the broker: the coordinator failed during a write, or the
   epochs are used up, where brokers answer with this error
@@ -41,7 +41,7 @@ from txnproducer.sim.judges.excuses import FENCED_AFTER
 from txnproducer.sim.world.faults import FaultKind
 from txnproducer.sim.world.history import LAST_EPOCH
 
-_FENCED: Final = (ProducerFencedError, InvalidPidMappingError)
+_REFUSED_ENDS: Final = (ProducerFencedError, InvalidPidMappingError, InvalidTxnStateError)
 _KEPT: Final = (FaultKind.LOG_WRITE_LATE, FaultKind.LOG_WRITE_BROKEN)
 # A moved coordinator knows what its log has; a refused write never got there.
 _FORGETTING: Final = (FaultKind.COORDINATOR_MOVED, FaultKind.LOG_WRITE_LOST, *_KEPT)
@@ -58,8 +58,9 @@ def needless_end(process: Process) -> str | None:
     while isinstance(root.__cause__, KafkaError):
         root = root.__cause__
     identity = process.manager.identity.producer_id_and_epoch
-    if isinstance(root, _FENCED) and process.world.history.fences_told[identity] == {False}:
-        return f"{process.name}.{process.incarnation}: nobody else had the id: {root!r}"
+    refusals = process.world.history.ends_refused[identity]
+    if isinstance(root, _REFUSED_ENDS) and refusals == {False}:
+        return f"{process.name}.{process.incarnation}: its end was refused wrongly: {root!r}"
     is_excused = any(
         # All three: a broad class alone would excuse any error of the run.
         isinstance(root, kinds) and text in str(root) and holds(process)

@@ -33,7 +33,7 @@ _ON_ITS_WAY_MS: Final = 500
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _ConnectAttempt:
     """One attempt to connect: a look-up, then one socket after another."""
 
     began_ms: int
@@ -78,8 +78,8 @@ class ClientWatch:
         self._settings = settings
         self._violate = violate
         self._is_steady = is_steady
-        self._attempts: list[_Attempt] = []
-        self._open: dict[threading.Thread, _Attempt] = {}
+        self._attempts: list[_ConnectAttempt] = []
+        self._open: dict[threading.Thread, _ConnectAttempt] = {}
         self.is_first_contact = False
         self.is_ending: Callable[[], bool] = lambda: False
 
@@ -92,7 +92,7 @@ class ClientWatch:
         # Before this attempt is noted, since it ends the pause.
         self.judge_pause(now_ms)
         # A kept thread makes one attempt after another: its newest one gets the sockets.
-        attempt = self._open[thread] = _Attempt(now_ms)
+        attempt = self._open[thread] = _ConnectAttempt(now_ms)
         self._attempts.append(attempt)
 
     def look_up_ends(self, thread: threading.Thread, now_ms: int, *, is_found: bool) -> None:

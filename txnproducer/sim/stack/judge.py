@@ -101,13 +101,18 @@ class StackJudge:
         )
 
     def returned(
-        self, who: str, call: str, begin: CallBegin, limit_ms: float, error: BaseException | None
+        self,
+        service: str,
+        call: str,
+        begin: CallBegin,
+        limit_ms: float,
+        error: BaseException | None,
     ) -> None:
         """Judge a call that has returned.
 
         Args:
-            who: the service.
-            call: its name.
+            service: its name.
+            call: the name of the call.
             begin: noted before.
             limit_ms: how long it may take.
             error: that it raised, if it did.
@@ -115,18 +120,18 @@ class StackJudge:
         world = self._world
         # Without the jumps of the clocks: no call can be quick while the machine stands still.
         took_ms = world.baton.now_ms - begin.at_ms - (world.jumped_ms - begin.jumped_ms)
-        world.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
+        world.trace(f"{service}: {call}: {took_ms} ms, {error!r}")
         if took_ms > limit_ms + _MOMENT_MS:
-            self.violate("hangs", f"{who}: {call} took {took_ms} ms, and may take {limit_ms}")
+            self.violate("hangs", f"{service}: {call} took {took_ms} ms, and may take {limit_ms}")
         # With the jumps: they end a wait as well.
         is_early = world.baton.now_ms - begin.at_ms < world.max_block_ms - 1
         # A call that cannot end, as one that comes after the end of its producer, is refused.
         if call in _BOUNDED and isinstance(error, KafkaTimeoutError) and is_early:
-            self.violate("early", f"{who}: {call} took {took_ms} ms: {error!r}")
+            self.violate("early", f"{service}: {call} took {took_ms} ms: {error!r}")
         if begin.is_undisturbed and took_ms > _CALM_MS and call != _COMPOSED:
-            self.violate("hangs", f"{who}: {call} took {took_ms} ms without any fault")
+            self.violate("hangs", f"{service}: {call} took {took_ms} ms without any fault")
         if begin.is_calm and isinstance(error, KafkaError) and call != _WRONG:
-            self.violate("needless", f"{who}: {call}: {error!r}")
+            self.violate("needless", f"{service}: {call}: {error!r}")
 
     def violate(self, check: str, text: str) -> None:
         """Record a violation."""
@@ -142,18 +147,18 @@ class StackJudge:
                     "told", f"{attempt.name} is committed with {record.value!r}: {future}"
                 )
 
-    def closed(self, who: str, producer: TransactionalProducer) -> None:
+    def closed(self, service: str, producer: TransactionalProducer) -> None:
         """Judge a producer after `close`."""
         if not producer._io.has_ended:  # noqa: SLF001 - the judge looks inside
             # A callback that blocks for longer than a forced close is not waited for.
             if "callback blocks" not in self._world.options.call_rates:
-                self.violate("left", f"{who}: close has returned, and the loop goes on")
+                self.violate("left", f"{service}: close has returned, and the loop goes on")
             return
         with producer._lock:  # noqa: SLF001
             metrics = producer._core.metrics()  # noqa: SLF001
         free, total = metrics["buffer-available-bytes"], metrics["buffer-total-bytes"]
         if free != total:
-            self.violate("left", f"{who}: {total - free:.0f} bytes of memory")
+            self.violate("left", f"{service}: {total - free:.0f} bytes of memory")
 
     def logged(self, record: logging.LogRecord) -> None:
         """Judge an error that the package has logged."""

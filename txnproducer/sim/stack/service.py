@@ -223,13 +223,11 @@ class _Work:
     def _see_commit(self) -> None:
         """Repeat a commit that was interrupted or timed out, but has ended meanwhile.
 
-        Until a call has returned its end, the producer begins no other transaction.
+        Until a call has returned its end, the producer begins no other transaction. The commit may
+        be known while the epoch after it is still asked for, so one more call can time out, too.
         """
-        producer = self._producer
         # It may have been seen already: then the call is refused, and changes nothing.
-        self._calls.call(
-            "commit_transaction", self._world.max_block_ms, producer.commit_transaction
-        )
+        self._calls.repeat("commit_transaction", self._producer.commit_transaction)
 
     def _judge_block_that_is_not_entered(self, error: BaseException | None) -> None:
         producer = self._producer

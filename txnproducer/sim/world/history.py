@@ -235,8 +235,8 @@ class History:
             whether it got it.
         asked_under: by identity, the transactional id and the coordinator epoch when its producer
             first asked for another one.
-        fences_told: by identity, whether each EndTxn that was answered with a fence named an
-            identity that its transactional id did not have any more.
+        ends_refused: by identity, whether each EndTxn of it that was refused for its identity or
+            its state was refused rightly.
         asked_for_identity: the processes that have asked for an identity, by transactional id.
         openings_in_doubt: the identities with an unanswered request that can begin a transaction.
         told: the partition and first offset of each batch, in the order of the answers; by
@@ -257,7 +257,7 @@ class History:
         self.forgotten_at: set[tuple[str, TopicPartition]] = set()
         self.inits_in_doubt: Counter[ProducerIdAndEpoch] = Counter()
         self.asked_under: dict[ProducerIdAndEpoch, tuple[str, int]] = {}
-        self.fences_told: dict[ProducerIdAndEpoch, set[bool]] = defaultdict(set)
+        self.ends_refused: dict[ProducerIdAndEpoch, set[bool]] = defaultdict(set)
         self.asked_for_identity: dict[str, set[str]] = defaultdict(set)
         self.openings_in_doubt: set[ProducerIdAndEpoch] = set()
         self.told: dict[object, list[tuple[TopicPartition, int]]] = defaultdict(list)

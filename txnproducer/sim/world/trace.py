@@ -31,10 +31,10 @@ class Trace:
         self._emit = emit
         self.is_on = emit is not None
 
-    def add(self, now_ms: int, who: str, what: str) -> None:
+    def add(self, now_ms: int, source: str, event: str) -> None:
         """Add a line."""
         if self._emit is not None:
-            self._emit(f"{now_ms:>9}  {who:<12} {what}")
+            self._emit(f"{now_ms:>9}  {source:<12} {event}")
 
 
 def show_message(body: object) -> str:

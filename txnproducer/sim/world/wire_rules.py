@@ -401,7 +401,7 @@ class WireRules:
                     self._refused(numbers, part.topic_partition, header, code)
 
     def _begin_to_count(self, request: Request) -> None:
-        """Count anew after a move: each coordinator may be asked twice about the end."""
+        """Begin again after a move: each coordinator may be asked twice about the end."""
         if not isinstance(request, EndTxnRequest):
             return
         coordinator = self._world.cluster.transaction_coordinator(request.transactional_id)

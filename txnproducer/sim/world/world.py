@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._broker.transaction_metadata import TransactionalIdState
 from txnproducer._protocol.events import ClientRequest
 from txnproducer._protocol.messages import (
     EndTxnRequest,
@@ -37,7 +38,11 @@ _COMPACTED_RATE = 0.1
 _RECREATED_RATE = 0.4
 # The time for markers, look-ups and reconnections, in addition to the time-outs in the settings.
 _LONGEST_CLEAN_UP_MS = 60_000
-_FENCES = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+_REFUSED_ENDS = (
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE,
+)
 _OF_MEMBERS = (
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -192,7 +197,7 @@ class World:
             self.history.asked_under.setdefault(present, (name, coordinator.epoch))
         body = handlers.handle(self.cluster, node_id, request.body, now_ms)
         if isinstance(request.body, EndTxnRequest):
-            self._note_told_fence(request.body, body)
+            self._note_refused_end(request.body, body)
         if isinstance(body, InitProducerIdResponse) and not body.error_code:
             self._note_fence(request.body, body, sender)
         elif isinstance(body, ProduceResponse):
@@ -212,8 +217,9 @@ class World:
             elif partition.error_code == ErrorCode.INVALID_RECORD:
                 self.faults.counts[FaultKind.RECORD_INVALID] += 1
 
-    def _note_told_fence(self, request: EndTxnRequest, response: Response) -> None:
-        if getattr(response, "error_code", 0) not in _FENCES:
+    def _note_refused_end(self, request: EndTxnRequest, response: Response) -> None:
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if code not in _REFUSED_ENDS:
             return
         name = request.transactional_id
         known = self.cluster.transaction_coordinator(name).find(name)
@@ -221,7 +227,10 @@ class World:
         is_other = known is None or named != ProducerIdAndEpoch(
             known.producer_id, known.producer_epoch
         )
-        self.history.fences_told[named].add(is_other)
+        is_open = known is not None and known.state is TransactionalIdState.ONGOING
+        # Its transaction is open, so that only a state can have been refused.
+        is_right = is_other or (code == ErrorCode.INVALID_TXN_STATE and not is_open)
+        self.history.ends_refused[named].add(is_right)
 
     def _note_fence(self, request: Request, body: InitProducerIdResponse, sender: str) -> None:
         if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:

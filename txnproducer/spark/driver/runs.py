@@ -41,11 +41,10 @@ from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
 from txnproducer.spark.ledger.producers import holding
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
-from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger
 
 _LOG = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 8
-_PLAN_LASTS_S: Final = 6 * 3600.0  # much less than brokers keep offsets: seven days
 
 _Entries: TypeAlias = dict[int, LedgerEntry]
 
@@ -249,7 +248,7 @@ class Runs:
 
     def _is_plan_old(self) -> bool:
         """Return whether the plan has to be committed again, since offsets expire."""
-        return time.monotonic() - self._planned_s > _PLAN_LASTS_S
+        return time.monotonic() - self._planned_s > REFRESH_AFTER_S
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """Commit plan and entries again as they are, so that they do not expire.

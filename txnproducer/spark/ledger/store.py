@@ -27,6 +27,8 @@ from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicP
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
 
+# Of an entry that nothing changes. Much less than brokers keep offsets: seven days by default.
+REFRESH_AFTER_S: Final = 6 * 3600.0
 _TIMEOUT_S: Final = 60.0
 # One for each process, a driver or a worker: every batch asks again.
 _CLIENTS: Final = KeptClients()

@@ -87,6 +87,7 @@ class PartWriter:
 
     ledger: Ledger
     rules: LedgerRules
+    # Not in the repr: they may hold a password.
     settings: Mapping[str, Any] = field(repr=False)
     reader: RowReader
     on_event: OnEvent | None = None

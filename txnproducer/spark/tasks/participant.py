@@ -41,6 +41,7 @@ from txnproducer.spark.session import attempt_number
 from txnproducer.spark.tasks.task_rows import TaskRows
 from txnproducer.spark.tasks.task_steps import take_steps
 
+# Another attempt would send the same rows, and fail in the same way.
 _OF_THE_USER = (
     InvalidConfigurationError,
     InvalidRecordError,
@@ -102,6 +103,7 @@ class ParticipantTask:
         on_event: called with the task's events, in the task's process.
     """
 
+    # Not in the repr: they may hold a password.
     settings: Mapping[str, Any] = field(repr=False)
     reader: RowReader
     places: tuple[int, ...]
@@ -116,6 +118,7 @@ class ParticipantTask:
             batches = own_batches(partition, self.places, batches)
         rows = ArrowRows(batches, self.reader)
         own = TaskRows(rows, self.batch_id, partition, self.on_event)
+        # The batch is committed already, and the driver compares it with these rows.
         if order.lease is None:
             own.read()
             return Part(None, failure="", recovery="resume", **own.measured)
@@ -206,6 +209,7 @@ class _ParticipantWriting:
 
 def _is_users(error: BaseException | None) -> bool:
     """Return whether another attempt would fail alike, because a record itself is wrong."""
+    # The error of the whole transaction has the record's own error as its cause.
     while error is not None:
         if isinstance(error, _OF_THE_USER):
             return True

@@ -67,6 +67,7 @@ class BatchPlan:
 
     ledger: Ledger
     rules: LedgerRules
+    # Not in the repr: they may hold a password.
     producer: Mapping[str, Any] = field(repr=False)
     reader: RowReader
     batch_id: int
@@ -101,6 +102,7 @@ class _OwnTransaction:
     def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
         self._plan = plan
         self._partition = partition
+        # Only a batch that is completed has slots that differ from Spark's numbers.
         self._slot = plan.slots.get(partition) or Slot(partition)
         self._rows = TaskRows(source, plan.batch_id, partition, plan.on_event)
         self._began_s: float | None = None
@@ -286,6 +288,7 @@ class PartitionWriter:
                 "frame.repartition(n).foreachPartition(sink.partition_writer(batch_id, writers=n))"
             )
         self.plan.write(number, self.plan.rows(rows))
+        # Last: the next task of this worker begins with a look at all importers.
         forget_sparks_zips()
 
 

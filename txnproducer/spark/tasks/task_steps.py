@@ -1,4 +1,4 @@
-"""The course of every task that writes: it takes its place, looks, and writes or compares.
+"""The order of a task's steps: it takes its place, looks, and writes or compares.
 
 Why it exists: a task may commit its partition, leave its transaction open, or write into the
 driver's transaction. The order of the steps is the same, and it is what makes each of them safe.
@@ -65,6 +65,7 @@ def own_producer(
         MissingRightError: Write on the id is missing.
         KafkaError: the cluster refused, or did not answer.
     """
+    # A stack, since the producer has to outlive the block that times its start.
     with ExitStack() as stack:
         # Only the taking is timed here: the block has phases of its own.
         with rows.timed("init"):
