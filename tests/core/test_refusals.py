@@ -191,6 +191,7 @@ def test_a_plain_producers_refusal_is_known_and_the_cause_of_an_expiry():
     assert "NOT_ENOUGH_REPLICAS (19)" in last_refusal(harness)
     harness.run_until(future.done)
     error = future.exception()
+    assert error is not None
     assert isinstance(error.__cause__, NotEnoughReplicasError)
     assert "answered Produce for topic-0 with NOT_ENOUGH_REPLICAS" in str(error.__cause__)
     assert "last answered" not in str(error)  # its text has the code of the last attempt
@@ -206,6 +207,7 @@ def test_records_that_expire_unsent_name_the_request_that_held_them_back():
     future = harness.send()
     harness.run_until(future.done)
     error = future.exception()
+    assert error is not None
     assert (
         "nothing was sent; broker 0 (broker-0:9092) last answered InitProducerId with COORD"
         in str(error)
