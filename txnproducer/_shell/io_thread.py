@@ -144,9 +144,8 @@ class IoThread:
         """
         self.refuse_in_fork()
         refuse_reentry(self.lock, "result")
-        deadline = (
-            math.inf if timeout_s is None else self.platform.monotonic_s() + seconds(timeout_s)
-        )
+        limit_s = math.inf if timeout_s is None else seconds(timeout_s)
+        deadline = self.platform.monotonic_s() + limit_s
         wait = WaitingThread(is_done, self.platform)
         with self.lock:
             # Asked before the refusal below: a callback may read a result that is already there.
