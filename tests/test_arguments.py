@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import MappingProxyType
 from typing import Any
 
@@ -159,6 +160,7 @@ def test_a_timeout_that_is_no_number_is_refused_by_name(check, timeout):
 
 def test_a_timeout_may_be_any_number_that_a_float_holds():
     assert [seconds(each) for each in (1, 0.5, np.float32(2), -1)] == [1, 0.5, 2, -1]
+    assert seconds(None) == math.inf
     with pytest.raises(ValueError, match="timeout is too large"):
         seconds(2**2000)
     with pytest.raises(ValueError, match="timeout must not be negative: -1"):

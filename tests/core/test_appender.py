@@ -234,7 +234,7 @@ def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing(
 
 
 def test_a_place_that_cannot_exist_is_known_without_a_question():
-    core = in_transaction().core
+    core = in_transaction(topics={"topic": 3}).core
     for name in ("a b", "", "..", "x" * 250, "topic\n"):
         assert "is not a valid topic name" in (core.reason_against(name, None) or "")
     assert "has no partition 3: it has 3" in (core.reason_against("topic", 3) or "")

@@ -15,6 +15,7 @@ from tests.core.sharing import (
     share,
 )
 from tests.harness import TP0, TP1
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import IllegalStateError
 from txnproducer.records import OffsetAndMetadata
@@ -141,3 +142,13 @@ def test_offsets_that_the_holder_added_are_committed_by_who_resumes_its_lease(ve
     heir.core.adopt(receipts)
     heir.end(is_commit=True)
     assert cluster.group_offsets("ledger").group("ledger").committed[TP0].offset == 9
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_closing_decides_nothing_about_what_was_handed_over(version):
+    opener = started(make_cluster(version))
+    opener.begin()
+    opener.write(b"1")
+    lease_of(opener, 0)
+    opener.core.force_close(opener.now_ms)
+    assert opener.state is TransactionState.IN_TRANSACTION

@@ -394,11 +394,3 @@ def test_a_participant_is_closed_without_a_warning(caplog):
     harness.core.initiate_close(harness.now_ms)
     harness.run_until(lambda: harness.core.is_closed)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
-def test_closing_a_leased_transaction_decides_nothing():
-    # Another process may take it over and commit.
-    holder = started(make_cluster())
-    leased(holder)
-    holder.core.force_close(holder.now_ms)
-    assert holder.state is TransactionState.IN_TRANSACTION

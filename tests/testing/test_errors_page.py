@@ -194,7 +194,7 @@ def send_timed_out(kafka, producer):
 
 def commit_expired(kafka, producer):
     time_out(kafka, producer)
-    kafka.fail_next("EndTxn", error="INVALID_PRODUCER_ID_MAPPING")
+    kafka.fail_next("EndTxn", error="INVALID_PRODUCER_ID_MAPPING", times=2)
     producer.commit_transaction()
 
 

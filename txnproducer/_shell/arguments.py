@@ -12,6 +12,7 @@ encoded as UTF-8: its name is UTF-8 as well, and other clients take both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from operator import index
 from typing import Any, TypeAlias
 
@@ -189,12 +190,14 @@ def check_claim(name: str, number: Any) -> int:
 
 
 def seconds(timeout: Any) -> float:
-    """Return a time-out as a float.
+    """Return a time-out as a float. None is no limit.
 
     Raises:
         TypeError: it is no number.
         ValueError: it is too large for a float.
     """
+    if timeout is None:
+        return inf
     # `float` would take "1" as well, and refuse "1 s" without the argument's name.
     if not isinstance(timeout, str | bytes | bytearray):
         try:

@@ -20,7 +20,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -144,9 +143,7 @@ class IoThread:
         """
         self.refuse_in_fork()
         refuse_reentry(self.lock, "result")
-        deadline = (
-            math.inf if timeout_s is None else self.platform.monotonic_s() + seconds(timeout_s)
-        )
+        deadline = self.platform.monotonic_s() + seconds(timeout_s)
         wait = WaitingThread(is_done, self.platform)
         with self.lock:
             # Asked before the refusal below: a callback may read a result that is already there.

@@ -43,7 +43,7 @@ from txnproducer._core.transactions.requests import (
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
-from txnproducer._core.transactions.share import Share, SharePart
+from txnproducer._core.transactions.share import Share
 from txnproducer._core.transactions.state import (
     TransactionState,
     TransactionStateMachine,
@@ -354,8 +354,8 @@ class TransactionProgress:
     def close(self, error: KafkaError) -> None:
         """End, and fail everything that waits."""
         # Another process may still end a transaction that is shared.
-        is_open = self.machine.has_ongoing_transaction and self.share.part is SharePart.ALONE
-        if self.requests.is_idle and not is_open:
+        is_ended = self.machine.has_ongoing_transaction and not self.share.is_left_open_on_close
+        if self.requests.is_idle and not is_ended:
             self.fail_all(error)
         else:
             # The failed calls raise the error. In the log it is no error: the application closed.

@@ -208,7 +208,7 @@ class Checkers:
         """Check that a producer closed in good order left no transaction open."""
         name = process.transactional_id
         # A failed producer cannot send EndTxn, and during faults its request may have been lost.
-        if name is None or not process.is_calm or process.has_failed:
+        if name is None or not process.is_calm or _has_failed_before_close(process):
             return
         if process.manager.share.is_left_open_on_close:
             return  # the transaction belongs to another process
@@ -381,3 +381,10 @@ class Checkers:
                     self._history.violate(
                         "reader", f"{place}: a consumer has read what is not there"
                     )
+
+
+def _has_failed_before_close(process: Process) -> bool:
+    """Return whether a closed producer had failed before. The close itself ends it for good."""
+    return process.has_failed and "the producer was closed" not in str(
+        process.manager.machine.last_error
+    )
