@@ -6,6 +6,8 @@ the error's own text. A row without an error has a reason in `NO_ERROR`.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import gc
 import os
 import re
@@ -160,6 +162,18 @@ def commit_without_a_leader(kafka, producer):
         producer.commit_transaction()
     finally:
         kafka.start_node(0)
+
+
+def begin_after_an_interrupted_commit(kafka, producer):
+    open_transaction(producer, b"x")
+    kafka.delay("EndTxn", 0.2)
+    interrupt = threading.Timer(0.05, _thread.interrupt_main)
+    with contextlib.suppress(KeyboardInterrupt):
+        interrupt.start()
+        producer.commit_transaction()
+        # Only on a busy machine: the interrupt must not come after the block.
+        time.sleep(5)
+    producer.begin_transaction()
 
 
 def commit_fenced(kafka, producer):
@@ -359,6 +373,9 @@ SCENARIOS: dict[str, list[Scenario]] = {
     ],
     "`KafkaTimeoutError`": [
         Scenario("KafkaTimeoutError", "resume", commit_without_a_leader, {"max_block_ms": 15})
+    ],
+    "`IllegalStateError` from the next": [
+        Scenario("IllegalStateError", "fix", begin_after_an_interrupted_commit)
     ],
     "`ProducerFencedError` or": [
         Scenario("ProducerFencedError", "restart", commit_fenced),
