@@ -164,7 +164,8 @@ class RecordWriter(BaseProducer, _FastSender):
                         on_delivery,
                         self._platform.monotonic_ms(),
                     )
-                    wake_sender(self._io, core)
+                    if core.needs_wakeup:  # asked here, which saves a call a record
+                        wake_sender(self._io, core)
                 if isinstance(future, AppendBlocked):
                     return self._send_later(
                         (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
