@@ -35,9 +35,18 @@ class Read:
 
 
 def read_with_confluent(
-    servers: str, topic: str, isolation: str = "read_committed", timeout: float = 20
+    servers: str,
+    topic: str,
+    isolation: str = "read_committed",
+    timeout: float = 20,
+    *,
+    awaits_markers: bool = True,
 ) -> list[Read]:
-    """Read a whole topic with confluent-kafka (librdkafka), in order of partition and offset."""
+    """Read a whole topic with confluent-kafka (librdkafka), in order of partition and offset.
+
+    Args:
+        awaits_markers: not where a transaction is open that the brokers end after a while.
+    """
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": servers,
@@ -51,7 +60,7 @@ def read_with_confluent(
     )
     try:
         partitions = consumer.list_topics(topic, timeout=timeout).topics[topic].partitions
-        if isolation == "read_committed":
+        if awaits_markers and isolation == "read_committed":
             await_markers(servers, topic, partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
         return _drain(consumer, set(partitions), time.monotonic() + timeout)

@@ -281,7 +281,7 @@ class LiveTarget:
     def read(self, place: TopicPartition, *, read_committed: bool) -> list[RecordSeen]:
         # A reader of its own each time: one that is assigned again takes a second to begin.
         isolation = "read_committed" if read_committed else "read_uncommitted"
-        found = read_with_confluent(self._servers, place.topic, isolation)
+        found = read_with_confluent(self._servers, place.topic, isolation, awaits_markers=False)
         return [
             RecordSeen(each.offset, each.key, each.value)
             for each in found
