@@ -19,7 +19,7 @@ pd = pytest.importorskip("pandas", reason="pandas is not installed (extra `spark
 
 
 class OtherArray(list[bytes]):
-    """An array of a library whose types are not NumPy's."""
+    """An array of a library with types of its own, not NumPy's."""
 
     dtype = "bits"
 

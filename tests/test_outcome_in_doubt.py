@@ -21,7 +21,7 @@ from txnproducer.errors import (
 
 @pytest.fixture
 def in_doubt(ready, client):
-    """Return a producer whose commit was lost, and its transaction."""
+    """Return a producer with a commit in doubt, and its transaction."""
     client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
     client.prepare_refused_end(ErrorCode.PRODUCER_FENCED)
     txn = ready.transaction()

@@ -273,11 +273,8 @@ def test_an_error_of_a_batch_is_the_futures_and_the_transactions(ready, client):
     assert_can_only_be_aborted(ready)
 
 
-def test_rows_whose_transaction_another_thread_ends_meanwhile_harm_no_later_one(make, client):
-    one = make(buffer_memory=40_000, batch_size=16_384)
-    one.partitions_for("topic")
-    client.held.add(ApiKey.PRODUCE)
-    one.begin_transaction()
+def rows_that_wait_for_memory(one):
+    """Return a thread whose rows wait for memory, and the list that its error goes to."""
     errors = []
 
     def work():
@@ -289,6 +286,15 @@ def test_rows_whose_transaction_another_thread_ends_meanwhile_harm_no_later_one(
     thread = threading.Thread(target=work)
     thread.start()
     assert one._io.wait_until(lambda: one._core.metrics()["waiting-threads"] == 1, PATIENCE_S)
+    return thread, errors
+
+
+def test_rows_whose_transaction_another_thread_ends_meanwhile_harm_no_later_one(make, client):
+    one = make(buffer_memory=40_000, batch_size=16_384)
+    one.partitions_for("topic")
+    client.held.add(ApiKey.PRODUCE)
+    one.begin_transaction()
+    thread, errors = rows_that_wait_for_memory(one)
     began = threading.Event()
     append_can_proceed = one._core.append_can_proceed
 
@@ -315,17 +321,7 @@ def test_a_producer_that_is_closed_meanwhile_lets_the_rows_go(make, client):
     one.partitions_for("topic")
     client.held.add(ApiKey.PRODUCE)
     one.begin_transaction()
-    errors = []
-
-    def work():
-        try:
-            one.send_batch("topic", [b"x" * 1_000] * 100)
-        except KafkaError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert one._io.wait_until(lambda: one._core.metrics()["waiting-threads"] == 1, PATIENCE_S)
+    thread, errors = rows_that_wait_for_memory(one)
     one.close(0)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()

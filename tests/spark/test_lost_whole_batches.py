@@ -1,4 +1,4 @@
-"""A whole batch whose transaction was lost: timed out, or fenced by another driver."""
+"""A whole batch loses its transaction to a time-out, or to another driver."""
 
 from __future__ import annotations
 

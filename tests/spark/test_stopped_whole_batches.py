@@ -1,4 +1,4 @@
-"""A whole batch whose query, job or Spark is stopped: it is aborted and not run again."""
+"""A stop of the query, the job or Spark aborts a whole batch, which is not run again."""
 
 from __future__ import annotations
 

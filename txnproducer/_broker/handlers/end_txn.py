@@ -101,7 +101,7 @@ def _answer_from_memory(known: TransactionMetadata, request: EndTxnRequest) -> E
 
 
 def _judge_incomplete(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode:
-    """Return the answer of a broker whose log has refused to complete a transaction."""
+    """Return the answer of a broker that could not write a transaction's completion."""
     # `TransactionStateManager.appendTransactionToLog` resets the pending state, so that the
     # identities are compared although the state is a prepared one.
     if known.producer_id != request.producer_id:
