@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.simulator_page import PAGE, replaced
-from txnproducer.sim.campaign import Noted, ResultsFile, Totals, fingerprint
+from txnproducer.sim.campaign import Noted, ResultsFile, Totals
 
 KEPT = PAGE.parent / "simulator" / "campaign.jsonl"
 _HOUR_MS = 3_600_000
@@ -54,7 +54,6 @@ def campaign_table(version: str, noted: Noted) -> str:
     rows = [
         ("violations", f"**{len(totals.failures)}**"),
         ("version", f"`{version}`"),
-        ("which is that of", "these sources" if is_here(version) else "earlier sources"),
         ("seeds", f"{totals.seeds:,}, from {min(noted.seeds):,} to {max(noted.seeds):,}"),
         ("requests", f"{totals.requests:,}"),
         ("virtual time", f"{totals.virtual_ms / _HOUR_MS:,.1f} hours"),
@@ -66,11 +65,6 @@ def campaign_table(version: str, noted: Noted) -> str:
     lines += ["", "How often each fault took effect:", "", "| fault | times |", "|---|---|"]
     lines += [f"| {name} | {count:,} |" for name, count in totals.faults.most_common()]
     return "\n".join(lines)
-
-
-def is_here(version: str) -> bool:
-    """Return whether a version is that of these sources, with any implementation."""
-    return version.partition("-")[0] == fingerprint().partition("-")[0]
 
 
 def _speed(totals: Totals) -> str:

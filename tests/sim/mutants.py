@@ -153,7 +153,7 @@ MUTANTS = (
         "_core/transactions/progress.py",
         "        self.maybe_transition_to_error_state(error)\n        if not self.machine.has_fatal_error",
         "        if not self.machine.has_fatal_error",
-        "a record that failed is told by its future; the commit need not fail",
+        "a record that failed shows in its future; the commit need not fail",
     ),
     Mutant(
         "local-failure-does-not-matter",
@@ -230,7 +230,7 @@ MUTANTS = (
         "_core/transactions/progress.py",
         "                current=self.identity.producer_id_and_epoch,\n",
         "",
-        "raising the epoch is the same as beginning anew",
+        "raising the epoch is the same as starting afresh",
     ),
     Mutant(
         "lost-commit-is-a-failure",
@@ -722,7 +722,7 @@ MUTANTS = (
         "_core/transactions/leasing.py",
         "            self._ask_for_claim(\n                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n            )\n",
         "            self._join(result, lease, claim, lease.claims[claim])\n",
-        "whoever has the lease may write",
+        "any process with the lease may write",
     ),
     Mutant(
         "any-claim-will-do",

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.sim.campaign_page import campaign_table, is_here, joined, kept
+from tests.sim.campaign_page import campaign_table, joined, kept
 from tests.sim.simulator_page import PAGE
-from txnproducer.sim.campaign import ResultsFile, Totals, fingerprint
+from txnproducer.sim.campaign import ResultsFile, Totals
 
 
 def line(first: int, count: int, version: str = "v", requests: int = 10) -> str:
@@ -38,12 +38,6 @@ def test_a_campaign_goes_on_from_what_was_kept(tmp_path):
     noted = ResultsFile(path, "v").read()
     assert noted.seeds == {*range(1, 41), *range(61, 66)}
     assert noted.totals.requests == 30
-
-
-def test_a_version_is_known_by_its_sources_whoever_runs_them():
-    digest, _, _ = fingerprint().partition("-")
-    assert is_here(f"{digest}-mypyc")
-    assert not is_here("0123456789ab-mypyc")
 
 
 def test_the_page_says_what_was_kept():
