@@ -1,10 +1,11 @@
-"""The code on the pages for users works, and the names on them are those of the package."""
+"""The code on the pages works, and their names and figures are those of the sources."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -12,6 +13,11 @@ from typing import Any, get_args
 import pytest
 
 import txnproducer
+from integration.conformance.cases import CASES
+from tests.conformance_page import CATALOGUE
+from tests.core.oracle import CODES, TABLES
+from tests.oracle_differences_page import count_listed
+from tests.sim.mutation import all_mutants
 from txnproducer import TransactionalProducer, errors, spark, testing
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell.base_producer import _TIMES
@@ -128,3 +134,51 @@ def test_the_page_of_the_api_has_each_recovery():
     page = (DOCS / "api.rst").read_text("utf-8")
     told = re.findall(r"^   \* ``(\w+)``: ", page, re.MULTILINE)
     assert told == list(get_args(errors.Recovery))
+
+
+def outcomes_of_the_oracle() -> int:
+    return len(TABLES) * len(CODES)
+
+
+# The page, the text around the figure, and its source.
+FIGURES = [
+    ("proven.md", r"([\d,]+) numbered behaviours", lambda: len(CATALOGUE["behaviours"])),
+    ("proven.md", r"([\d,]+) outcomes of the Java client", outcomes_of_the_oracle),
+    ("proven.md", r"([\d,]+) differ, each explained", count_listed),
+    ("proven.md", r"([\d,]+) cases that the model and real brokers", lambda: len(CASES)),
+    ("evidence.md", r"line by line, in ([\d,]+) cases", lambda: len(CASES)),
+    ("evidence.md", r"in ([\d,]+) numbered statements", lambda: len(CATALOGUE["behaviours"])),
+    ("evidence.md", r"at ([\d,]+) points of the protocol", lambda: len(TABLES)),
+    ("evidence.md", r"([\d,]+) outcomes of the Java client", outcomes_of_the_oracle),
+    ("testing.md", r"in ([\d,]+) recorded cases", lambda: len(CASES)),
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern", "source"), FIGURES, ids=[f"{page}-{text}" for page, text, _ in FIGURES]
+)
+def test_a_figure_on_a_page_is_that_of_its_source(
+    page: str, pattern: str, source: Callable[[], int]
+):
+    found = re.findall(pattern, (DOCS / page).read_text("utf-8"))
+    assert found == [f"{source():,}"]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("proven.md", "more than a hundred deliberate bugs"),
+        ("../README.md", "must catch over a hundred planted bugs"),
+    ],
+)
+def test_the_pages_promise_no_more_deliberate_bugs_than_there_are(page: str, text: str):
+    prose = " ".join((DOCS / page).read_text("utf-8").split())
+    assert text in prose
+    assert len(all_mutants()) > 100
+
+
+def test_the_page_of_benchmarks_counts_the_targets_of_its_tables():
+    tables = (DOCS / "benchmarks-tables.md").read_text("utf-8")
+    met, missed = (tables.count(f"\n| {word} |") for word in ("met", "**not met**"))
+    prose = " ".join((DOCS / "benchmarks.md").read_text("utf-8").split())
+    assert f"{met} are met and {missed} are not" in prose
