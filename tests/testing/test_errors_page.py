@@ -351,7 +351,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     '`KafkaTimeoutError`, "does not know topic"': [
         Scenario("KafkaTimeoutError", "abort", send(b"x", "missing"), AT_ONCE)
     ],
-    "`KafkaTimeoutError` after waiting for memory": [
+    "`BufferExhaustedError`": [
         Scenario("BufferExhaustedError", "abort", fill_the_memory, SMALL | AT_ONCE)
     ],
     "`RecordTooLargeError`": [
