@@ -290,7 +290,7 @@ MUTANTS = (
         "with v1, too, the group is added with its first offsets",
     ),
     Mutant(
-        "group-member-not-told",
+        "group-member-not-sent",
         "_core/transactions/requests.py",
         "            group.generation_id,\n            group.member_id,",
         '            -1,\n            "",',
@@ -376,7 +376,7 @@ MUTANTS = (
         "the parts of a split batch need not be tracked",
     ),
     Mutant(
-        "close-forgets-who-waits",
+        "close-forgets-waiting-records",
         "_core/sending/sender.py",
         "            self._transactions.progress.close(error)\n        self._producing.abort_all(error)",
         "            self._transactions.progress.close(error)",
@@ -398,7 +398,7 @@ MUTANTS = (
         "a partition with too few replicas is broken",
     ),
     Mutant(
-        "whatever-is-unusual-is-the-end",
+        "retriable-error-is-fatal",
         "_core/transactions/verdicts.py",
         "        return _RETRY if issubclass(class_for_code(code), RetriableError) else self.other",
         "        return self.other",
@@ -526,7 +526,7 @@ MUTANTS = (
         "what is out of order can't be brought into order",
     ),
     Mutant(
-        "what-can-be-aborted-is-fatal",
+        "abortable-error-is-fatal",
         "_core/transactions/progress.py",
         '        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)\n',
         "        if not self.must_reinitialize:\n            self.transition_to_fatal_error(error)\n            return\n",
@@ -782,7 +782,7 @@ MUTANTS = (
     ),
     # --- rows that may go anywhere, among others -----------------------------------------------
     Mutant(
-        "placed-rows-behind-the-others",
+        "placed-rows-out-of-order",
         "_core/append/row_placer.py",
         'array("i", sorted(chain(*pieces)))',
         'array("i", chain(*pieces))',
