@@ -59,7 +59,7 @@ def test_lines_that_are_alike_are_different_records(shell):
     assert "4 have none" in told
 
 
-def test_a_run_that_another_one_fences_is_not_told_to_run_again(shell, kafka_topic):
+def test_a_fenced_run_is_not_advised_to_run_again(shell, kafka_topic):
     first = shell.start("send", "-t", kafka_topic, "--transaction-size", "1")
     assert first.stdin is not None
     first.stdin.write("one\n")
@@ -82,7 +82,9 @@ def test_a_run_that_another_one_fences_is_not_told_to_run_again(shell, kafka_top
     ],
     ids=["too large for us", "too large for the broker", "no such partition", "above the limit"],
 )
-def test_what_only_a_person_can_mend_is_not_told_to_be_run_again(shell, kafka_topic, arguments):
+def test_an_error_that_only_a_person_can_fix_does_not_advise_another_run(
+    shell, kafka_topic, arguments
+):
     code, line, told = shell.run("send", "-t", kafka_topic, *arguments)
     assert code == 4
     assert line["transactions"]["committed"] == 0
@@ -92,7 +94,7 @@ def test_what_only_a_person_can_mend_is_not_told_to_be_run_again(shell, kafka_to
 
 
 @pytest.mark.parametrize("command", ["send", "verify", "sink-status"])
-def test_a_host_that_does_not_exist_is_told_by_every_command(command):
+def test_every_command_reports_a_host_that_does_not_exist(command):
     arguments = ["a-sink", "--ledger-topic", "t"] if command == "sink-status" else ["-t", "t"]
     done = subprocess.run(
         [
@@ -113,7 +115,7 @@ def test_a_host_that_does_not_exist_is_told_by_every_command(command):
     assert "no-such-host.invalid" in done.stderr
 
 
-def test_sigterm_aborts_and_says_what_became_of_the_records(shell, kafka_topic):
+def test_sigterm_aborts_and_reports_the_outcome_of_the_records(shell, kafka_topic):
     process = shell.start("send", "-t", kafka_topic, "--transaction-size", "1")
     assert process.stdin is not None
     process.stdin.write("one\n")

@@ -228,7 +228,7 @@ def abort_with_offsets(producer, group, offsets):
 
 
 @with_and_without_guard
-def test_a_group_that_is_added_late_with_its_offsets_does_not_join_the_next_transaction(
+def test_a_group_added_late_with_its_offsets_does_not_join_the_next_transaction(
     broker, proxy, ready, told, does_harm, group, settled_offsets
 ):
     topic = broker.topic()
@@ -297,7 +297,7 @@ def test_records_that_come_late_in_their_own_transaction_are_not_written_twice(
 
 
 @with_and_without_guard
-def test_records_that_have_expired_and_come_late_are_not_written_into_the_next_transaction(
+def test_expired_records_that_arrive_late_are_not_written_into_the_next_transaction(
     broker, proxy, ready, told, does_harm
 ):
     topic = broker.topic()
@@ -367,7 +367,7 @@ def lose_commit(proxy, producer, topic, *, arrives):
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_an_abort_after_a_lost_commit_finds_out_what_became_of_it(broker, proxy, ready, arrives):
+def test_an_abort_after_a_lost_commit_learns_the_commits_outcome(broker, proxy, ready, arrives):
     topic = broker.topic()
     producer = ready()
     txn = lose_commit(proxy, producer, topic, arrives=arrives)

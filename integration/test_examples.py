@@ -77,7 +77,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(TIMEOUT_SECONDS + 60)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_an_example_shows_what_it_promises(program, kafka_cluster):
+def test_an_example_does_as_it_promises(program, kafka_cluster):
     done = run(program, TXNPRODUCER_BOOTSTRAP=kafka_cluster.bootstrap_servers)
     assert done.returncode == 0, done.stdout + done.stderr
     missing = [line for line in SHOWS.get(program, []) if line not in done.stdout]

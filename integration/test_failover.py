@@ -37,11 +37,11 @@ COMMITTED = [Read(i % 6, i // 6, None, b"%06d:%04d" % (0, i)) for i in range(12)
         ([COMMITTED[6], COMMITTED[0], *COMMITTED[1:6], *COMMITTED[7:]], "committed", "after"),
     ],
 )
-def test_the_check_sees_what_it_is_there_to_see(reads, outcome, told):
+def test_the_check_finds_each_kind_of_violation(reads, outcome, told):
     wrong = check(reads, Account(outcomes={0: outcome}), 12)
     assert any(told in line for line in wrong), wrong
 
 
-def test_the_check_passes_what_is_right():
+def test_the_check_passes_correct_reads():
     assert check(COMMITTED, Account(outcomes={0: "committed", 1: "aborted"}), 12) == []
     assert check(COMMITTED, Account(outcomes={0: "unknown", 1: "unknown"}), 12) == []

@@ -144,7 +144,7 @@ def test_without_epoll_only_the_calls_that_need_it_are_left_out(source):
     assert run.stdout.splitlines()[-1] == "_core_lock _fast_send _speedups"
 
 
-def test_a_source_distribution_has_the_types_of_what_is_compiled(source, tmp_path):
+def test_a_source_distribution_has_the_types_of_the_compiled_modules(source, tmp_path):
     command = [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path)]
     environment = {**os.environ, "TXNPRODUCER_IMPL": "python"}
     subprocess.run(command, cwd=source, env=environment, check=True, timeout=300)

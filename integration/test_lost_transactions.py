@@ -17,7 +17,7 @@ def is_aborted(broker, transactional_id):
 
 
 @pytest.mark.parametrize("is_noticed_by", ["commit", "record"])
-def test_a_time_out_is_told_with_its_seconds(broker, transactional_id, is_noticed_by):
+def test_a_time_out_is_reported_with_its_seconds(broker, transactional_id, is_noticed_by):
     topic = broker.topic()
     with broker.ready(transactional_id, transaction_timeout_ms=1_000, linger_ms=0) as producer:
         producer.begin_transaction()
@@ -34,7 +34,7 @@ def test_a_time_out_is_told_with_its_seconds(broker, transactional_id, is_notice
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_newer_producer_is_told_with_its_epoch(broker, transactional_id, is_open):
+def test_a_newer_producer_is_reported_with_its_epoch(broker, transactional_id, is_open):
     topic = broker.topic()
     with broker.ready(transactional_id, linger_ms=0) as older:
         older.begin_transaction()

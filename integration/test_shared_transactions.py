@@ -58,7 +58,7 @@ def expected(*texts, claims=2):
     return sorted(f"{text} {claim}".encode() for text in texts for claim in range(claims))
 
 
-def test_what_participants_write_is_committed_at_once_with_the_holders_offsets(
+def test_participants_records_are_committed_atomically_with_the_holders_offsets(
     broker, transactional_id
 ):
     topic = broker.topic(partitions=3)
@@ -78,7 +78,7 @@ def test_what_participants_write_is_committed_at_once_with_the_holders_offsets(
             assert offsets[transactional_id][place].offset == number
 
 
-def test_of_two_processes_with_one_claim_the_broker_lets_one_write(broker, transactional_id):
+def test_only_one_of_two_processes_with_one_claim_may_write(broker, transactional_id):
     topic = broker.topic(partitions=2)
     with broker.ready(transactional_id) as holder:
         holder.begin_transaction()
@@ -98,7 +98,7 @@ def test_of_two_processes_with_one_claim_the_broker_lets_one_write(broker, trans
     wait_for(broker, topic, expected("again"))
 
 
-def test_who_wakes_up_after_the_abort_writes_nothing_that_is_committed(broker, transactional_id):
+def test_a_zombie_participant_writes_nothing_committed_after_the_abort(broker, transactional_id):
     topic = broker.topic(partitions=2)
     with broker.ready(transactional_id) as holder:
         holder.begin_transaction()

@@ -141,7 +141,7 @@ def test_rows_and_arrow_batches_have_the_same_digests(spark, kafka, topics, sink
 
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_what_adaptive_execution_has_cut_is_counted_and_evaluated_once(
+def test_partitions_of_adaptive_execution_are_counted_and_evaluated_once(
     spark, kafka, topics, sink, atomicity
 ):
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"

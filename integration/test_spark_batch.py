@@ -134,7 +134,7 @@ def test_a_task_that_is_killed_has_the_batch_run_again(spark, kafka, topic, sink
     wait_for(kafka, topic, expected(300))
 
 
-def test_a_batch_that_cannot_be_written_is_told_and_leaves_nothing(spark, kafka, topic, sink):
+def test_a_batch_that_cannot_be_written_is_reported_and_leaves_nothing(spark, kafka, topic, sink):
     writer = sink(options={"kafka.max.request.size": "1000"})
     rows = [("value 0",), ("x" * 5000,)]
     with pytest.raises(BatchFailedError, match="nothing of it is visible"):
@@ -145,7 +145,7 @@ def test_a_batch_that_cannot_be_written_is_told_and_leaves_nothing(spark, kafka,
 
 
 @pytest.mark.long("three runs of four attempts; the test below has them as well")
-def test_what_the_frame_itself_raises_passes_through(spark, kafka, topic, sink):
+def test_an_error_of_the_frame_itself_passes_through(spark, kafka, topic, sink):
     from pyspark.sql.functions import udf
 
     @udf("string")
@@ -158,7 +158,7 @@ def test_what_the_frame_itself_raises_passes_through(spark, kafka, topic, sink):
     assert seen(kafka, topic) == []
 
 
-def test_what_failed_a_frame_first_is_told_and_not_that_later_attempts_are_refused(
+def test_the_first_failure_of_a_frame_is_reported_and_not_the_refusal_of_later_attempts(
     spark, kafka, topic, sink
 ):
     # Each task has four attempts here; those after the first may not write.
@@ -191,9 +191,7 @@ class Note:
             Path(self.marker).touch()
 
 
-def test_a_batch_slower_than_its_transaction_may_be_is_told_so(
-    spark, kafka, topic, sink, tmp_path
-):
+def test_a_batch_that_outlasts_its_transaction_times_out(spark, kafka, topic, sink, tmp_path):
     note = Note(str(tmp_path / "acknowledged"))
 
     def slowly(number, rows):
@@ -309,7 +307,7 @@ def test_a_newer_driver_fences_the_older_before_its_commit(spark, kafka, topic, 
     wait_for(kafka, topic, expected(20))
 
 
-def test_what_does_not_fit_is_refused_on_the_driver(topic, sink):
+def test_unusable_arguments_are_refused_on_the_driver(topic, sink):
     with pytest.raises(InvalidConfigurationError, match="topic is needed"):
         sink(topic=None, ledger_topic=topic)
     with pytest.raises(InvalidConfigurationError, match="writers=2"):

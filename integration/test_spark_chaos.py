@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 # None of the four kills a broker, so that one is enough.
 @pytest.mark.slow("four runs on a standalone Spark")
-def test_each_row_is_there_once_whatever_is_killed():
+def test_each_row_is_written_exactly_once_under_every_fault():
     with Stage(nodes=1) as stage:
         results = [run(stage, BY_NAME[name], writer, 1, "test") for name, writer in SHORT]
     outcomes = {(each.fault, each.writer): (each.outcome, each.text) for each in results}
@@ -63,7 +63,7 @@ def test_rows_that_are_lost_doubled_or_foreign_are_counted(reads, found):
         ([READS[:4], [*READS, READS[0]]], ["partition 0, batch 0: 3 of 2 rows"]),
     ],
 )
-def test_a_part_of_a_batch_that_a_reader_has_seen_is_told(seen, torn):
+def test_a_torn_batch_that_a_reader_has_seen_is_reported(seen, torn):
     poller = Poller("nowhere", "topic")
     for reads in seen:
         poller.saw(reads)
@@ -92,7 +92,7 @@ def result(fault, writer, seed, outcome="exact", **more):
     return Result("abc", fault, writer, seed, outcome, 1.0, 100, **more)
 
 
-def test_the_page_tells_every_fault_and_what_was_not_run(tmp_path):
+def test_the_page_shows_every_fault_and_the_runs_that_are_missing(tmp_path):
     path = tmp_path / "results" / "runs.jsonl"
     for each in (
         result("zombie", "partition", 1, "failed"),

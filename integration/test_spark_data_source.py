@@ -298,7 +298,7 @@ def test_a_partition_that_the_topic_has_not_is_refused_at_once(streams):
     assert streams.seen() == [b"value 0"]
 
 
-def test_what_does_not_fit_is_refused_before_a_task_starts(streams):
+def test_unusable_options_are_refused_before_a_task_starts(streams):
     frame = streams.spark.range(3).selectExpr("cast(id as string) AS value")
 
     def save(data=frame, mode="append", **options):

@@ -107,7 +107,7 @@ def wait_for(kafka, topic, count):
 
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_a_query_that_dies_behind_its_commit_goes_on_exactly_once(
+def test_a_query_that_dies_after_its_commit_goes_on_exactly_once(
     spark, kafka, topics, tmp_path, atomicity
 ):
     source, target = topics

@@ -205,9 +205,7 @@ def nothing_is_open(broker, topic):
 # --- batches that end well -----------------------------------------------------------------------
 
 
-def test_arrow_batches_add_up_to_what_rows_do_so_that_another_version_of_spark_can_go_on(
-    query, seen
-):
+def test_arrow_batches_have_the_digest_of_rows_so_another_spark_version_can_go_on(query, seen):
     with_rows, with_arrow = query(), query()
     with_arrow.writer = replace(with_arrow.writer, takes_arrow=True)
     told = with_arrow.batch([arrow(part) for part in cut(30, 3)])
@@ -512,7 +510,7 @@ def test_an_older_commit_that_wakes_before_it_begins_is_refused_where_its_rows_d
 
 
 @pytest.mark.parametrize("writers", [2, 6])
-def test_an_older_commit_that_wakes_before_it_begins_is_a_replay_where_its_whole_is_the_same(
+def test_an_older_commit_that_wakes_before_it_begins_is_a_replay_of_the_same_batch(
     query, seen, writers
 ):
     told = query().tasks(cut(60, 6)[::-1])
@@ -556,7 +554,7 @@ def test_two_attempts_with_some_ids_each_commit_nothing(query, seen):
 # --- other queries -------------------------------------------------------------------------------
 
 
-def test_a_second_query_is_refused_by_its_tasks_and_harms_nobody(query, seen):
+def test_a_second_query_is_refused_in_its_tasks_and_disturbs_no_other(query, seen):
     query().batch(cut(10, 2))
     told = query().tasks(cut(10, 2, first=10), batch_id=1)
     other = query(query_id="other")
@@ -665,7 +663,9 @@ def test_tasks_of_two_batches_are_not_committed_together(query, seen):
 # --- abort ---------------------------------------------------------------------------------------
 
 
-def test_an_abort_ends_what_tasks_have_told_and_what_they_have_not(query, seen, nothing_is_open):
+def test_an_abort_ends_the_transactions_of_reported_and_unreported_tasks(
+    query, seen, nothing_is_open
+):
     query().batch(cut(10, 2))
     told = query().tasks(cut(10, 2, first=10), batch_id=1)
     query().commits.abort([told[0], None])
@@ -677,14 +677,14 @@ def test_an_abort_ends_what_tasks_have_told_and_what_they_have_not(query, seen, 
     seen(sorted([*expected(20), b"behind", b"behind"]))
 
 
-def test_an_abort_behind_a_commit_takes_nothing_back(query, seen):
+def test_an_abort_after_a_commit_takes_nothing_back(query, seen):
     told = query().batch(cut(10, 2))
     query().commits.abort(told)
     query().batch(cut(10, 2, first=10), batch_id=1)
     seen(expected(20))
 
 
-def test_an_abort_without_a_cluster_is_told_and_does_not_raise(broker, query, caplog):
+def test_an_abort_without_a_cluster_is_logged_and_does_not_raise(broker, query, caplog):
     told = query().tasks(cut(10, 1))
     settings = {"bootstrap.servers": "127.0.0.1:1", "max.block.ms": "200"}
     caplog.set_level("INFO")

@@ -93,7 +93,7 @@ def test_a_deleted_checkpoint_does_not_drop_rows_as_replays(kafka, topic, query,
     assert committed(kafka, topic) == expected(2)
 
 
-def test_a_second_query_with_the_sinks_id_is_refused_and_harms_nobody(
+def test_a_second_query_with_the_sinks_id_is_refused_and_disturbs_no_other(
     kafka, topic, query, tmp_path
 ):
     put(tmp_path, 0)

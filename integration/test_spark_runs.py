@@ -69,7 +69,7 @@ def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, make_s
     assert committed(kafka, topic) == 40
 
 
-def test_a_task_of_an_earlier_batch_that_wakes_writes_nothing_though_a_ledger_is_taken_over(
+def test_a_waking_task_of_an_earlier_batch_writes_nothing_after_a_take_over(
     kafka, topic, make_sink
 ):
     # In one run nobody fences it: an attempt that Spark gave up, and that only slept.
@@ -242,7 +242,7 @@ def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(make_sink
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
-def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, make_sink, has_plan):
+def test_another_query_is_stopped_before_it_fences_a_producer(kafka, topic, make_sink, has_plan):
     refused: list[LedgerError] = []
 
     def intrude(name, info):
@@ -278,7 +278,7 @@ def test_another_query_is_stopped_before_it_has_fenced_a_driver_that_plans(make_
     assert enter(make_sink()).run == 2
 
 
-def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_nobody(
+def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_no_producer(
     kafka, topic, make_sink, monkeypatch
 ):
     usual = Runs._planning
@@ -297,7 +297,7 @@ def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_nobody(
     assert committed(kafka, topic) == 20
 
 
-def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, topic, make_sink):
+def test_a_run_goes_on_while_batches_are_whole_and_not_after_a_failure(kafka, topic, make_sink):
     sink = make_sink()
     first = enter(sink, 0)
     write_all(first)

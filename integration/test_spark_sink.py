@@ -119,7 +119,7 @@ class Fail:
             raise RuntimeError("the task dies")
 
 
-def test_a_batch_that_was_broken_off_is_completed_however_its_partitions_are_numbered_now(
+def test_a_broken_off_batch_is_completed_after_its_partitions_are_renumbered(
     spark, kafka, topic, make_sink
 ):
     frame = numbered(spark, 0, 1, 2, 3, 4)
@@ -317,7 +317,7 @@ def test_an_interpreter_without_the_package_is_named_in_one_sentence(
         assert writer.status().run == 0, "nobody was fenced"
 
 
-def test_of_a_data_source_spark_itself_says_that_the_package_is_missing(
+def test_spark_itself_reports_the_missing_package_of_a_data_source(
     spark, kafka, topic, bare_python
 ):
     spark.dataSource.register(KafkaExactlyOnceDataSource)
@@ -331,7 +331,7 @@ def sysconfig_paths():
     return {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 
 
-def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, make_sink):
+def test_unusable_arguments_are_refused_on_the_driver(spark, topic, make_sink):
     with pytest.raises(SchemaError, match="value"):
         make_sink().write(spark.range(3), 0)
     with pytest.raises(SinkError, match="does not exist"):
@@ -369,7 +369,7 @@ def test_a_partition_that_the_topic_has_not_is_refused_at_once(
     assert seen(kafka, topic) == expected(2)
 
 
-def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka, topic, make_sink):
+def test_a_partition_writer_writes_the_rows_of_foreach_partition(spark, kafka, topic, make_sink):
     data = keyed(spark, 40, partitions=2)
     data.foreachPartition(make_sink().partition_writer(0, writers=2))
     assert seen(kafka, topic) == expected(40)
@@ -378,7 +378,7 @@ def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka,
     assert seen(kafka, topic) == expected(40)
 
 
-def test_a_partition_writer_refuses_partitions_that_it_was_not_told_of(
+def test_a_partition_writer_refuses_partitions_beyond_its_number_of_writers(
     spark, kafka, topic, make_sink
 ):
     with pytest.raises(Exception, match=r"partition 2 is one too many: .* got writers=2"):

@@ -72,7 +72,7 @@ def scene(broker):
         driver.close()
 
 
-def test_a_driver_that_took_over_and_wakes_behind_another_writes_nothing_again(scene):
+def test_a_driver_that_took_over_and_wakes_after_another_writes_nothing_again(scene):
     old = scene.driver()
     old.enter(LedgerBatch(0, "old", 0), scene.settings)
     old.write(LedgerBatch(0, "old", 0), lambda *_: [])
@@ -112,7 +112,7 @@ def test_a_driver_that_was_fenced_stops_and_leaves_the_newer_one_alone(scene):
     assert scene.seen() == rows_of(2)
 
 
-def test_a_driver_of_partitions_that_took_over_begins_no_run_behind_its_own_query(scene):
+def test_a_driver_of_partitions_that_took_over_begins_no_run_after_its_own_query(scene):
     old, asleep = (
         Runs(scene.ledger, LedgerRules(*rules)) for rules in ((), ("write", "take_over"))
     )

@@ -108,9 +108,7 @@ def test_a_query_that_rests_from_its_start_is_refreshed_and_another_ones_sink_is
     assert refresh(make_sink(query_id=None), "query") == 2
 
 
-def test_a_refresh_shuts_out_a_task_that_is_left_over_and_keeps_what_it_had_committed(
-    kafka, topic, make_sink
-):
+def test_a_refresh_fences_a_leftover_task_and_keeps_its_committed_records(kafka, topic, make_sink):
     old = make_sink()
     write_all(enter(old, 0))
     left_over = enter(old, 1)
@@ -211,7 +209,7 @@ def run(kafka, *arguments):
     return result.exit_code, json.loads(result.stdout) if result.stdout else None
 
 
-def test_the_status_tells_the_plan_and_each_partition(kafka, topic, make_sink):
+def test_the_status_shows_the_plan_and_each_partition(kafka, topic, make_sink):
     sink = make_sink()
     write_all(enter(sink, 0, writers=3))
     write_all(enter(sink, 1, writers=2))
@@ -229,7 +227,7 @@ def test_the_status_tells_the_plan_and_each_partition(kafka, topic, make_sink):
     assert found["batch"] is None
 
 
-def test_the_status_tells_an_open_transaction_and_disturbs_nobody(kafka, topic, make_sink):
+def test_the_status_shows_an_open_transaction_and_disturbs_no_producer(kafka, topic, make_sink):
     seen = []
 
     def look(name, info):

@@ -112,7 +112,7 @@ def _offset(broker, group, place):
     return found[group.group_id].get(place)
 
 
-def test_a_partitions_first_offsets_are_undecided_and_not_absent_while_their_transaction_is_open(
+def test_first_offsets_of_a_partition_are_undecided_while_their_transaction_is_open(
     broker, transactional_id
 ):
     topic = broker.topic()

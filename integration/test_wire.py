@@ -244,26 +244,32 @@ def test_an_unknown_authority_is_refused_at_once_with_the_way_out(
     assert "ssl_cafile" in str(end.error)
 
 
-def test_a_plaintext_client_at_a_tls_port_is_told_so(kafka: EmbeddedKafka, drive: Drive) -> None:
+def test_a_plaintext_client_at_a_tls_port_gets_an_error_that_says_so(
+    kafka: EmbeddedKafka, drive: Drive
+) -> None:
     end = refusal(drive(kafka.addresses("SSL")))
     assert isinstance(end.error, SslAuthenticationError)
     assert "speaks TLS" in str(end.error)
 
 
-def test_a_tls_client_at_a_plaintext_port_is_told_so(kafka: EmbeddedKafka, drive: Drive) -> None:
+def test_a_tls_client_at_a_plaintext_port_gets_an_error_that_says_so(
+    kafka: EmbeddedKafka, drive: Drive
+) -> None:
     settings = kafka.security_config(listener="SSL")
     end = refusal(drive(kafka.addresses("PLAINTEXT"), **settings))
     assert isinstance(end.error, SslAuthenticationError)
     assert "does not speak TLS" in str(end.error)
 
 
-def test_a_login_at_a_listener_without_one_is_told_so(kafka: EmbeddedKafka, drive: Drive) -> None:
+def test_a_login_at_a_listener_without_sasl_raises_illegal_sasl_state(
+    kafka: EmbeddedKafka, drive: Drive
+) -> None:
     settings = kafka.security_config("alice", "PLAIN", "SASL_PLAINTEXT")
     end = refusal(drive(kafka.addresses("PLAINTEXT"), **settings))
     assert isinstance(end.error, IllegalSaslStateError)
 
 
-def test_no_login_at_a_listener_that_wants_one_is_told_so(
+def test_a_client_without_login_at_a_sasl_listener_gets_an_error_that_says_so(
     kafka: EmbeddedKafka, drive: Drive
 ) -> None:
     driver = drive(kafka.addresses("SASL_PLAINTEXT"))

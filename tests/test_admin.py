@@ -151,7 +151,7 @@ def test_another_broker_is_asked_when_the_first_is_gone(client, gone):
 @pytest.mark.parametrize(
     ("bug", "is_ours"), [(wire_errors.IllegalStateError("x"), True), (RuntimeError("x"), False)]
 )
-def test_what_does_not_pass_is_asked_once(client, bug, is_ours):
+def test_an_error_that_does_not_pass_is_not_retried(client, bug, is_ours):
     client.script["describe_cluster"] = [bug]
     with pytest.raises(KafkaError if is_ours else RuntimeError, match="x"):
         admin.broker_ids("a:1", timeout=30)
@@ -185,7 +185,7 @@ def test_brokers_are_waited_for_until_they_are_as_expected(client):
     assert called(client, "connect") == 1
 
 
-def test_brokers_that_do_not_come_are_told_with_those_that_are_there(client):
+def test_brokers_that_do_not_come_are_reported_with_those_that_are_there(client):
     client.script["describe_cluster"] = [[{"broker_id": 1}]]
     with pytest.raises(KafkaTimeoutError, match=r"brokers are \[1\]"):
         admin.wait_for_brokers("a:1", {1, 2}.issubset, timeout=0.02)
@@ -196,7 +196,7 @@ def test_the_leader_of_a_partition_is_found(client):
     assert admin.leader_of("a:1", "orders", 1) == 3
 
 
-def test_a_topic_that_one_broker_has_not_heard_of_yet_is_asked_for_again(client):
+def test_a_topic_not_yet_known_to_one_broker_is_asked_for_again(client):
     client.script["describe_topics"] = [[topic({}, error_code=3)], [topic({0: 2})]]
     assert admin.leader_of("a:1", "orders") == 2
 
@@ -215,7 +215,7 @@ def test_replicas_are_waited_for_until_all_are_in_sync(client):
     assert called(client, "describe_topics") == 2
 
 
-def test_a_replica_that_stays_behind_is_named(client):
+def test_a_replica_that_stays_out_of_sync_is_named(client):
     client.script["describe_cluster"] = [[{"broker_id": each} for each in (1, 2, 3)]]
     client.script["describe_topics"] = [[topic({0: 1}, isr=[1, 2])]]
     with pytest.raises(KafkaTimeoutError, match="orders-0"):

@@ -23,7 +23,7 @@ each_text = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 
 
 @each_text
-def test_what_could_not_be_reached_is_the_cause_where_nothing_else_was(text):
+def test_an_unreachable_broker_is_the_cause_where_no_other_was_reached(text):
     error = text((DEAD,), True)
     assert IN_WORDS in str(error)
     assert "also:" not in str(error)

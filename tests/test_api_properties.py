@@ -542,9 +542,7 @@ def search(version: int, number: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_whatever_two_threads_call_when_nothing_hangs_and_no_error_is_lost(
-    version: int, run_notes: list[str]
-) -> None:
+def test_no_calls_of_two_threads_hang_or_lose_an_error(version: int, run_notes: list[str]) -> None:
     # Hypothesis leaves some calls out for long; with another seed it leaves out others.
     tally: Counter[str] = Counter()
     for number in range(first_seed(), first_seed() + MOST_SEARCHES):

@@ -298,7 +298,7 @@ def test_a_file_that_is_listed_as_long_still_is(name: str) -> None:
     assert re.fullmatch(r"[A-Z][^.]+\.", reason), "the reason is one sentence"
 
 
-def test_report_what_has_grown_large(run_notes: list[str]) -> None:
+def test_report_large_files_and_functions(run_notes: list[str]) -> None:
     """Large files of tests, and functions, are a reason to look, not a failure."""
     for path in PYTHON_FILES:
         count = lines_of(path)
@@ -427,7 +427,7 @@ def test_an_attribute_of_the_core_is_set_in_the_file_of_its_class():
     assert [each for each in SET_ELSEWHERE if each not in kept] == [], "take it off the list"
 
 
-def test_what_is_compiled_as_it_stands_has_types():
+def test_modules_compiled_as_they_are_have_types():
     setup = ast.parse((ROOT / "setup.py").read_text("utf-8"))
     [modules] = [
         ast.literal_eval(node.value)
@@ -459,7 +459,7 @@ def test_two_classes_of_a_package_differ_by_more_than_an_underscore(package: Pat
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=named)
-def test_a_room_says_what_it_must_not_know(package: Path) -> None:
+def test_a_room_states_the_things_it_must_not_know(package: Path) -> None:
     if package.name == "_compiled":
         return
     text = (package / "__init__.py").read_text(encoding="utf-8")

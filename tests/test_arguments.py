@@ -52,7 +52,7 @@ def test_another_type_without_serializer_is_refused_by_name():
         to_bytes("value", {}, None)
 
 
-def test_a_serializer_gets_whatever_was_passed():
+def test_a_serializer_gets_any_value():
     assert to_bytes("value", {"a": 1}, lambda v: json.dumps(v).encode()) == b'{"a": 1}'
 
 

@@ -75,7 +75,7 @@ def test_long_works_count_records_and_short_ones_transactions() -> None:
     assert Result("short", Work("few", 100, 10), "java", _result("java", 2.0).runs).rate == 2
 
 
-def test_cpu_is_told_for_a_million_records() -> None:
+def test_cpu_is_reported_for_a_million_records() -> None:
     assert _result("java", 2.0, cpu=0.4).cpu == pytest.approx(2.0)
 
 
@@ -86,7 +86,7 @@ def test_each_table_has_settings_for_each_peer_and_each_work_a_table() -> None:
     assert {table for work in WORKS for table in work.tables} == set(TABLES)
 
 
-def test_a_codec_is_told_in_the_words_of_the_client() -> None:
+def test_a_codec_is_set_in_the_words_of_the_client() -> None:
     assert in_words_of("java", "equal", "zstd")["compression.type"] == "zstd"
     assert in_words_of("aiokafka", "equal", "zstd")["compression_type"] == "zstd"
     assert "compression_type" not in in_words_of("kafka-python", "equal", "none")
@@ -277,7 +277,7 @@ def _spin(seconds: float) -> None:
         pass
 
 
-def test_processors_are_shown_with_those_who_use_them() -> None:
+def test_processor_time_is_shown_by_thread() -> None:
     meter = BusyMeter([])
     _spin(0.2)
     used = meter.seconds()
@@ -308,7 +308,7 @@ def test_a_thread_of_its_own_is_not_the_one_that_calls() -> None:
         assert used[QUEUED] >= 0
 
 
-def test_who_was_busy_is_told_for_a_second_and_by_those_who_know() -> None:
+def test_busy_time_is_reported_per_second_for_clients_that_measure_it() -> None:
     ours, java = _result("txnproducer.send", 2.0), _result("java", 2.0)
     ours.runs[0]["busy"] = dict.fromkeys((CALLER, OTHERS), 1.0)
     assert (ours.busy(CALLER), java.busy(CALLER)) == (0.5, None)
@@ -352,7 +352,7 @@ def test_the_report_shows_ranges_and_how_long_commits_took() -> None:
     assert cells[-5:-1] == ["46.0", "86.0", "95.0", "96.0"]
 
 
-def test_the_report_says_who_wrote_with_which_settings() -> None:
+def test_the_report_names_the_settings_of_each_client() -> None:
     (line,) = (
         line for line in settings_lines("best", "lz4", ["txnproducer.send_batch"]) if "- " in line
     )

@@ -63,7 +63,7 @@ def test_another_thread_cannot_lease_a_block(one, client):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_another_thread_is_refused_with_what_to_do_and_changes_nothing(one, client, call):
+def test_another_thread_is_refused_with_advice_and_changes_nothing(one, client, call):
     with one.transaction() as block:
         first = one.send("topic", b"alice -10")
         refusal = elsewhere(call, one)
@@ -115,7 +115,7 @@ def test_while_it_ends_on_another_thread_that_one_owns_it(one, client):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_anybody_may_end_it_once_the_thread_that_entered_it_has_ended(one, end):
+def test_any_thread_may_end_it_once_the_thread_that_entered_it_has_ended(one, end):
     block = one.transaction()
     assert elsewhere(block.__enter__) is None
     one.send("topic", b"value")
@@ -123,7 +123,7 @@ def test_anybody_may_end_it_once_the_thread_that_entered_it_has_ended(one, end):
     assert block.outcome != "open"
 
 
-def test_anybody_may_go_on_with_a_commit_that_has_timed_out_at_its_end(one, client):
+def test_any_thread_may_go_on_with_a_commit_that_has_timed_out_at_its_end(one, client):
     client.held.add(ApiKey.END_TXN)
     one._max_block_s = 0.05
     block = one.transaction()
@@ -172,7 +172,7 @@ def test_ownership_is_one_check_that_can_be_replaced(one, monkeypatch):
         one.commit_transaction()
 
 
-def test_anybody_may_end_it_once_a_thread_that_threading_did_not_start_has_ended(one):
+def test_any_thread_may_end_it_once_a_thread_not_started_by_threading_has_ended(one):
     idents: list[int] = []
 
     def enter():

@@ -100,9 +100,7 @@ def test_a_call_that_would_wait_in_a_callback_changes_nothing(one, client, call)
     assert [request.is_commit for request in client.sent(ApiKey.END_TXN)] == [True]
 
 
-def test_a_block_in_which_a_callback_tries_to_commit_is_committed_as_a_whole_or_not_at_all(
-    one, client
-):
+def test_a_block_in_which_a_callback_tries_to_commit_is_committed_whole_or_not_at_all(one, client):
     one.abort_transaction()
     with contextlib.suppress(ValueError), one.transaction() as transaction:
         assert in_callback(one, lambda producer: producer.commit_transaction()) is not None
@@ -111,7 +109,7 @@ def test_a_block_in_which_a_callback_tries_to_commit_is_committed_as_a_whole_or_
     assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
 
 
-def test_what_is_known_is_told_in_a_callback(one):
+def test_known_partitions_are_returned_in_a_callback(one):
     one.partitions_for("other")
     assert in_callback(one, lambda producer: producer.partitions_for("other")) is None
 
@@ -197,7 +195,7 @@ def test_a_record_that_would_wait_for_memory_in_a_callback_fails_the_transaction
 
 
 @pytest.mark.parametrize("send", ROWS.values(), ids=ROWS)
-def test_a_record_that_is_sent_in_a_callback_during_the_commit_fails_it_or_comes_too_late(
+def test_a_record_sent_in_a_callback_during_the_commit_fails_it_or_comes_too_late(
     one, client, send
 ):
     one.partitions_for("other")

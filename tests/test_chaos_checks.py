@@ -131,18 +131,18 @@ def test_a_transaction_before_one_that_had_ended_when_it_began_is_found() -> Non
     assert kinds(*written(1, 1.0), *written(2, 2.0), *seen(turned)) == {ORDER}
 
 
-def test_a_cycle_of_writes_is_found_where_real_time_tells_nothing() -> None:
+def test_a_cycle_of_writes_is_found_where_real_time_gives_no_order() -> None:
     lines = [*written(1, 1.0, "unknown"), *written(2, 1.05, "unknown", "b")]
     two = {place: [value.replace("a:", "b:") for value in TWO[place]] for place in TWO}
     assert kinds(*lines, *seen({0: ONE[0] + two[0], 1: two[1] + ONE[1]})) == {G0}
     assert kinds(*lines, *seen({0: ONE[0] + two[0], 1: ONE[1] + two[1]})) == set()
 
 
-def test_an_outcome_told_false_is_found() -> None:
+def test_a_false_outcome_is_found() -> None:
     assert kinds(*written(1, 1.0, "refused"), *seen(ONE)) == {FALSE_OUTCOME}
 
 
-def test_a_record_that_nobody_wrote_is_found() -> None:
+def test_a_record_that_no_client_wrote_is_found() -> None:
     assert STRAY in kinds(*written(1, 1.0), *seen({0: [*ONE[0], "z:9:0:1"], 1: ONE[1]}))
     assert STRAY in kinds(*written(1, 1.0), *seen({0: ONE[0], 1: [*ONE[1], "a:1:0:4"]}))
 
@@ -158,7 +158,7 @@ def test_an_input_that_was_copied_twice_is_found() -> None:
     assert kinds(*copied(1, "0-0"), *copied(2, "0-0"), *seen(values)) == {DUPLICATE}
 
 
-def test_an_input_that_the_group_has_passed_and_nobody_copied_is_found() -> None:
+def test_an_input_that_the_group_has_passed_without_a_copy_is_found() -> None:
     values = {0: ["a:1:0:1:0-0", "a:2:0:1:0-1"]}
     lines = [*copied(1, "0-0"), *copied(2, "0-1"), *seen(values)]
     assert kinds(*lines, {"t": 95.0, "copied": {"0": 2}}) == set()

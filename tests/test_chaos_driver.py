@@ -84,7 +84,7 @@ class ScriptedClient:
         ({"send": "unknown"}, "unknown", "aborted", 2),
     ],
 )
-def test_the_outcome_told_is_the_one_that_the_error_means(
+def test_the_reported_outcome_is_the_one_that_the_error_means(
     fails: dict[str, Verdict],
     resolved: str,
     told: str,

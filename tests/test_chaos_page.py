@@ -8,7 +8,7 @@ from integration.chaos.plan import CLIENTS, cover
 AGAIN = "make it again: python -m integration.chaos.page"
 
 
-def test_the_page_is_what_the_rows_make() -> None:
+def test_the_page_is_generated_from_the_rows() -> None:
     assert PAGE.read_text("utf-8") == render(load()), AGAIN
 
 

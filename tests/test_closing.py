@@ -182,7 +182,7 @@ def test_one_deadline_holds_for_all_producers_at_exit(monkeypatch):
 
 
 @pytest.mark.parametrize(("left_ms", "limits"), [(3000, (3.0, 1.0)), (-2000, (0.0, 0.05))])
-def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, left_ms, limits):
+def test_the_rest_of_the_deadline_bounds_each_wait(open_one, monkeypatch, left_ms, limits):
     one = open_one()
     seen = []
     with monkeypatch.context() as patch:

@@ -230,7 +230,7 @@ def test_timestamps_that_there_cannot_be_are_refused(timestamps, error, message)
         (pa.table({"value": ["a"], "headers": ["h"]}), TypeError, "headers of row 0: "),
     ],
 )
-def test_what_is_no_such_table_is_refused_with_the_way_out(data, error, message):
+def test_data_that_is_no_such_table_is_refused_with_the_way_out(data, error, message):
     with pytest.raises(error, match=message):
         arrow_blocks(data, NOW_MS)
 

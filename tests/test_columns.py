@@ -44,7 +44,7 @@ def test_sequences_of_bytes_are_taken_with_none_for_null(make):
     ]
 
 
-def test_without_keys_there_are_none():
+def test_columns_without_keys_have_no_keys():
     [block] = blocks_of(BYTES)
     assert not block.has_keys
     assert [record[1] for record in records_of([block])] == [None] * 5
@@ -226,7 +226,7 @@ def test_a_serializer_gets_bytes_too_and_may_make_tombstones():
 @pytest.mark.parametrize(
     "column", [pa.array(["a", None]), pa.chunked_array([["a"], [None]]), np.array(["a", None])]
 )
-def test_a_serializer_gets_what_is_in_arrow_and_numpy_columns(column):
+def test_a_serializer_gets_the_values_of_arrow_and_numpy_columns(column):
     blocks = blocks_of(column, value_serializer=lambda item: item.encode() + b"!")
     assert values_of(blocks) == [b"a!", None]
 
@@ -271,7 +271,7 @@ def test_a_serializer_may_raise_an_error_of_this_package():
     ],
     ids=lambda column: type(column).__name__,
 )
-def test_headers_of_a_row_are_what_send_takes_or_none(headers):
+def test_headers_of_a_row_have_the_types_of_send_or_are_none(headers):
     expected = [tuple(row or ()) for row in HEADERS]
     assert [record[3] for record in records_of(blocks_of(BYTES, None, headers))] == expected
 
@@ -336,13 +336,13 @@ class Numbers:
         Numbers(),
     ],
 )
-def test_numbers_may_be_of_pandas_or_of_what_can_be_an_array(column):
+def test_numbers_may_be_of_pandas_or_of_any_array_like(column):
     [block] = blocks_of([b"v"] * 3, None, None, column, column)
     assert block.partitions == array("i", [0, 1, 2])
     assert timestamps_of([block]) == [0, 1, 2]
 
 
-def test_every_block_tells_the_highest_partition_of_the_call():
+def test_every_block_has_the_highest_partition_of_the_call():
     values = pa.chunked_array([[b"0", b"1"], [b"2"]])
     for partitions, highest in (([7, None, 3], 7), ([None] * 3, -1), (None, -1)):
         blocks = blocks_of(values, None, None, partitions)

@@ -180,7 +180,7 @@ class TestValues:
             (9092, "it must be a text"),
         ],
     )
-    def test_what_is_no_address_is_refused(self, wrong: object, said: str) -> None:
+    def test_a_malformed_address_is_refused(self, wrong: object, said: str) -> None:
         message = refused(bootstrap_servers=wrong)
         assert message.startswith("bootstrap_servers=")
         assert said in message
@@ -271,7 +271,7 @@ class TestDeliveryTimeout:
         assert build(linger_ms=100_000).delivery_timeout_ms == 130_000
         assert "is raised from 120000 to 130000" in caplog.text
 
-    def test_is_never_raised_above_what_java_can_hold(self) -> None:
+    def test_is_never_raised_above_javas_largest_int(self) -> None:
         assert build(linger_ms=2**31 - 1).delivery_timeout_ms == 2**31 - 1
 
 

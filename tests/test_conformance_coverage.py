@@ -26,12 +26,12 @@ def test_the_catalogue_is_complete():
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_whatever_is_in_the_catalogue_has_a_test(kind):
+def test_each_entry_of_the_catalogue_has_a_test(kind):
     assert [name for name in CATALOGUE[TABLES[kind]] if name not in shown_by(MARKS, kind)] == []
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_mark_names_what_is_in_the_catalogue(kind):
+def test_a_mark_names_an_entry_of_the_catalogue(kind):
     assert sorted(shown_by(MARKS, kind).keys() - CATALOGUE[TABLES[kind]].keys()) == []
 
 

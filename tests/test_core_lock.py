@@ -87,7 +87,7 @@ def test_a_lock_is_released_when_the_block_fails(new_lock):
 
 
 @each_lock
-def test_what_nobody_has_cannot_be_released(new_lock):
+def test_a_lock_that_is_not_held_cannot_be_released(new_lock):
     lock = new_lock()
     with pytest.raises(RuntimeError):
         lock.release()
@@ -116,7 +116,7 @@ def test_a_wait_ends_when_the_other_thread_lets_go(new_lock):
 
 
 @needs_compiled
-def test_the_compiled_lock_waits_for_nobody_in_its_own_thread():
+def test_the_compiled_lock_does_not_wait_for_its_own_thread():
     lock = compiled.Lock()
     with lock, pytest.raises(IllegalStateError, match="interrupts another call"):
         lock.acquire()
@@ -163,7 +163,7 @@ def test_ctrl_c_ends_a_wait(new_lock):
 # --- the loop's priority -------------------------------------------------------------------------
 
 
-def test_the_first_waits_for_whoever_has_the_lock():
+def test_the_first_waits_for_the_holder_of_the_lock():
     priority, lock, has_it = core_lock.new_loop_priority(), core_lock.new_lock(), threading.Event()
 
     def take():
@@ -180,7 +180,7 @@ def test_the_first_waits_for_whoever_has_the_lock():
     assert lock.locked()
 
 
-def test_nobody_sleeps_where_nobody_wants_to_go_first():
+def test_giving_way_does_not_sleep_where_no_thread_wants_to_go_first():
     priority = core_lock.new_loop_priority()
     began = time.monotonic()
 
@@ -191,7 +191,7 @@ def test_nobody_sleeps_where_nobody_wants_to_go_first():
 
 
 @needs_compiled
-def test_who_gives_way_goes_on_when_the_other_has_the_lock():
+def test_a_thread_that_gives_way_goes_on_when_the_other_has_the_lock():
     # Without giving way the lock would still be free: the other thread cannot have taken it while
     # this one never let go of the interpreter.
     seen = [is_taken_after_giving_way() for _ in range(50)]
@@ -219,7 +219,7 @@ def is_taken_after_giving_way():
 
 
 @needs_compiled
-def test_who_gives_way_to_nobody_goes_on_after_a_moment():
+def test_a_thread_that_gives_way_without_need_goes_on_after_a_moment():
     priority, lock = compiled.LoopPriority(), compiled.Lock()
     lock.acquire()
     thread = run(priority.take_first, lock)
@@ -235,7 +235,7 @@ def test_who_gives_way_to_nobody_goes_on_after_a_moment():
 
 
 @needs_compiled
-def test_all_who_give_way_go_on():
+def test_all_threads_that_give_way_go_on():
     priority, lock, gone_on = compiled.LoopPriority(), compiled.Lock(), []
     lock.acquire()
     first = run(priority.take_first, lock)

@@ -54,7 +54,7 @@ def producer(monkeypatch):
         ),
     ],
 )
-def test_what_a_row_of_columns_leaves_to_python(producer, values, more, limit):
+def test_a_row_of_columns_stays_within_its_opcodes_in_python(producer, values, more, limit):
     def send(count):
         columns = {name: column[:count] for name, column in more.items()}
         return lambda: producer.send_batch("topic", values[:count], **columns)

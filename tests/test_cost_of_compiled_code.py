@@ -227,7 +227,7 @@ def test_each_function_has_a_ceiling_or_a_reason_to_have_none(source):
 
 
 @needs_cython
-def test_a_type_that_got_lost_in_what_is_done_for_each_row_would_be_noticed(tmp_path):
+def test_a_lost_type_in_the_code_run_for_each_row_is_noticed(tmp_path):
     source = "txnproducer/_record/_speedups.pyx"
     text = (ROOT / source).read_text("utf-8")
     for typed, untyped in LOST_TYPES.values():

@@ -60,7 +60,7 @@ def test_a_producer_that_was_dropped_with_a_transaction_open_is_in_the_log(
     wait_until(lambda: client.is_closed)
 
 
-def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
+def test_a_dropped_producer_is_not_kept_to_be_closed_at_exit():
     class Producer:
         pass
 
@@ -74,7 +74,7 @@ def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
 
 
 @pytest.mark.regression("class-9")
-def test_at_exit_what_is_open_is_closed(ready, client):
+def test_open_producers_are_closed_at_exit(ready, client):
     ready.begin_transaction()
     ready.send("topic", b"value").result(PATIENCE_S)
     live_producers._close_all()

@@ -146,12 +146,12 @@ def test_the_brokers_own_words_are_kept() -> None:
         (UnknownServerError, "restart"),
     ],
 )
-def test_the_kind_of_an_error_says_what_to_do(kind: type[KafkaError], recovery: str) -> None:
+def test_the_kind_of_an_error_gives_the_recovery(kind: type[KafkaError], recovery: str) -> None:
     assert kind().recovery == recovery
 
 
 @pytest.mark.parametrize("kind", ERROR_CLASSES, ids=lambda kind: kind.__name__)
-def test_every_error_crosses_processes_with_what_it_knows(kind: type[KafkaError]) -> None:
+def test_every_error_crosses_processes_with_its_attributes(kind: type[KafkaError]) -> None:
     error = kind("why", recovery="abort")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind

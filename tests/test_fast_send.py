@@ -415,7 +415,7 @@ def test_the_lock_is_held_while_a_record_is_appended_and_free_afterwards(ready):
     assert not ready._lock.locked()
 
 
-def test_only_what_it_knows_can_be_given_to_it():
+def test_the_fast_path_accepts_only_its_own_types():
     for other in (None, object()):
         with pytest.raises(TypeError):
             compiled.FastSender()._enable_fast_path(other, new_lock(), new_loop_priority())

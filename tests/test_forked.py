@@ -165,7 +165,7 @@ def test_a_future_that_was_done_keeps_its_result(inherited):
     assert in_child(inherited.done.done)
 
 
-def test_what_shows_an_inherited_object_refuses_nothing(inherited):
+def test_a_repr_of_an_inherited_object_is_not_refused(inherited):
     told = in_child(lambda: [repr(x) for x in (inherited.one, inherited.future, inherited.rows)])
     assert told[0] == "<TransactionalProducer 'txn' forked>"
     assert "pending" in told[1]

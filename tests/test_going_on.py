@@ -90,11 +90,11 @@ def test_a_begin_without_a_block_names_the_abort_that_has_to_be_seen(one, client
         one.begin_transaction()
 
 
-def test_an_abort_that_cannot_fail_any_more_is_told_before_its_answer(one, client):
+def test_an_abort_that_cannot_fail_any_more_is_reported_before_its_answer(one, client):
     assert time_out_an_abort(one, client).outcome == "aborted"
 
 
-def test_an_abort_behind_a_commit_that_was_sent_is_not_told_before_its_answer(one, client):
+def test_an_abort_after_a_commit_that_was_sent_is_not_reported_before_its_answer(one, client):
     client.held.add(ApiKey.END_TXN)
     block = one.transaction()
     with pytest.raises(KafkaTimeoutError):
@@ -105,7 +105,7 @@ def test_an_abort_behind_a_commit_that_was_sent_is_not_told_before_its_answer(on
     assert block.outcome == "open"
 
 
-def test_the_next_block_raises_what_the_abort_has_ended_with(one, client):
+def test_the_next_block_raises_the_error_of_the_abort(one, client):
     time_out_an_abort(one, client)
     one._max_block_s = PATIENCE_S
     client.prepare_end_txn(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -136,9 +136,7 @@ def test_the_documented_loop_gets_over_a_cluster_that_is_away(one, client, run_o
     assert one.transaction_state == "READY"
 
 
-def test_the_documented_loop_writes_again_behind_an_abort_that_has_timed_out(
-    one, client, run_once
-):
+def test_the_documented_loop_writes_again_after_an_abort_that_has_timed_out(one, client, run_once):
     client.prepare_produce(ErrorCode.INVALID_TXN_STATE)
     client.held.add(ApiKey.END_TXN)
     threading.Timer(AWAY_S, client.release, [ApiKey.END_TXN]).start()
@@ -146,7 +144,7 @@ def test_the_documented_loop_writes_again_behind_an_abort_that_has_timed_out(
     assert ends_sent(client) == [False, True]
 
 
-def test_the_documented_loop_never_writes_again_what_may_be_committed(one, client, run_once):
+def test_the_documented_loop_never_rewrites_records_that_may_be_committed(one, client, run_once):
     client.held.add(ApiKey.END_TXN)
     written = []
     with pytest.raises(KafkaError):

@@ -74,7 +74,7 @@ def test_no_more_of_an_array_is_looked_at_than_the_slice_of_it(monkeypatch):
         ([None], r"headers of row 1: headers\[0\] must be a pair"),
     ],
 )
-def test_what_is_not_usual_is_refused_by_its_row_in_the_column(row, message):
+def test_an_unusual_header_is_refused_by_its_row_in_the_column(row, message):
     column = pa.chunked_array(
         [pa.array([STRUCTS[0]], pa.list_(STRUCT)), pa.array([row], pa.list_(STRUCT))]
     )
@@ -92,7 +92,7 @@ def test_what_is_not_usual_is_refused_by_its_row_in_the_column(row, message):
         [("a", memoryview(b"1"))],
     ],
 )
-def test_other_forms_of_a_header_come_to_the_same(row):
+def test_other_forms_of_a_header_give_the_same_headers(row):
     assert listed_headers([None, row]) == (None, (("a", b"1"),))
 
 

@@ -152,7 +152,7 @@ def test_a_poke_ends_the_sleep_and_only_the_first_one_costs_anything(io, client,
     assert client.wakeups == 1
 
 
-def test_a_waiting_thread_is_woken_by_what_the_loop_brings(io, client, core):
+def test_a_waiting_thread_is_woken_by_an_event_of_the_loop(io, client, core):
     client.deliver("answer")
     assert io.wait_until(lambda: "answer" in core.handled, PATIENCE_S)
 
@@ -313,7 +313,7 @@ def test_a_loop_that_always_fails_slows_down_and_logs_ever_less(caplog):
     assert len(caplog.records) == 8  # failures 1, 2, 3, 4, 8, 16, 32 and 64
 
 
-def test_a_good_turn_now_and_then_does_not_make_a_failing_loop_fast(io, core, monkeypatch):
+def test_an_occasional_successful_turn_does_not_make_a_failing_loop_fast(io, core, monkeypatch):
     pauses: list[float] = []
     monkeypatch.setattr(io._leaving, "wait", pauses.append)
     turns = iter(range(1, 9))
@@ -451,7 +451,9 @@ def test_a_later_close_does_not_lengthen_the_first(io, core, monkeypatch):
     assert not io._thread.is_alive()
 
 
-def test_an_interrupt_before_the_core_was_told_does_not_lose_the_end(io, core, monkeypatch):
+def test_an_interrupt_before_the_core_begins_to_close_does_not_lose_the_close(
+    io, core, monkeypatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(io, "initiate_close", interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -122,7 +122,7 @@ def test_an_abort_settles_a_doubt_that_the_commit_has_raised(ready, client, is_c
     assert commits_sent(client) == ([True, False, True] if is_committed else [True, False])
 
 
-def test_a_cluster_that_does_not_tell_raises(in_doubt, monkeypatch):
+def test_a_cluster_that_does_not_answer_raises(in_doubt, monkeypatch):
     one, txn = in_doubt
     describes(monkeypatch, KafkaTimeoutError("no answer"), 0)
     with pytest.raises(KafkaTimeoutError):

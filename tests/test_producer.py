@@ -96,7 +96,7 @@ def test_transactions_follow_each_other(ready, client):
     assert commits_sent(client) == [True] * 5
 
 
-def test_calls_before_init_are_refused_with_what_to_call(make):
+def test_calls_before_init_are_refused_with_the_method_to_call(make):
     one = make()
     with pytest.raises(IllegalStateError, match="init_transactions"):
         one.begin_transaction()
@@ -132,7 +132,7 @@ def test_transactional_calls_need_a_transactional_id_and_an_open_producer(
 
 
 @pytest.mark.conformance("2.16")
-def test_malformed_offsets_are_refused_before_anything_else(ready, make):
+def test_malformed_offsets_are_refused_first(ready, make):
     with pytest.raises(ValueError, match="group_metadata"):
         make(None).send_offsets_to_transaction({}, None)
     with pytest.raises(ValueError, match="group_metadata"):
@@ -161,7 +161,7 @@ def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
         ("send_offsets_to_transaction", ApiKey.TXN_OFFSET_COMMIT, "__consumer_offsets"),
     ],
 )
-def test_a_time_out_names_the_call_and_what_usually_helps(make, client, call, held, hint):
+def test_a_time_out_names_the_call_and_the_usual_remedy(make, client, call, held, hint):
     one = make()
     if call != "init_transactions":
         one.init_transactions()
@@ -315,7 +315,7 @@ def test_a_commit_whose_answer_is_lost_with_the_producer_is_unknown_not_failed(r
     assert txn.outcome == "unknown"
 
 
-def test_an_abort_does_not_hide_that_the_commit_before_it_may_have_been_carried_out(ready, client):
+def test_an_abort_does_not_hide_that_the_commit_before_it_may_have_taken_effect(ready, client):
     client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
     client.prepare_refused_end(ErrorCode.PRODUCER_FENCED, delay_ms=2 * SHORT_MS)
     impatient(ready)
@@ -488,7 +488,9 @@ def test_a_block_with_a_record_too_large_aborts_and_the_record_is_to_be_fixed(ma
 @pytest.mark.parametrize(
     ("topic", "kind"), [("missing", KafkaTimeoutError), ("topic", BufferExhaustedError)]
 )
-def test_a_record_that_waited_in_vain_fails_its_future_and_its_callback(make, client, topic, kind):
+def test_a_record_that_timed_out_waiting_fails_its_future_and_its_callback(
+    make, client, topic, kind
+):
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=SHORT_MS)
     client.held.add(ApiKey.PRODUCE)
     one.partitions_for("topic")
@@ -650,14 +652,14 @@ def test_a_callback_may_send_but_not_wait(ready):
 # --- flush, partitions, metrics ------------------------------------------------------------------
 
 
-def test_flush_waits_for_what_was_sent(make):
+def test_flush_waits_for_the_records_sent(make):
     one = make(None, linger_ms=60_000, delivery_timeout_ms=200_000)
     futures = [one.send("topic", b"value") for _ in range(10)]
     one.flush()
     assert all(future.done() for future in futures)
 
 
-def test_flush_that_times_out_says_so_and_leaves_nothing_behind(make, client):
+def test_a_flush_that_times_out_says_so_and_leaves_no_state(make, client):
     one = make(None)
     client.held.add(ApiKey.PRODUCE)
     future = one.send("topic", b"value")
@@ -844,7 +846,7 @@ def test_an_outcome_that_another_thread_has_found_out_is_not_overwritten(
 
 
 @pytest.mark.conformance("6.24")
-def test_closing_wakes_whoever_waits_for_init(make, client):
+def test_closing_wakes_a_thread_that_waits_for_init(make, client):
     client.held.add(ApiKey.FIND_COORDINATOR)
     one = make()
     errors = []
@@ -864,7 +866,7 @@ def test_closing_wakes_whoever_waits_for_init(make, client):
 
 
 @pytest.mark.conformance("2.34")
-def test_closing_wakes_whoever_waits_to_send(make, client):
+def test_closing_wakes_a_thread_that_waits_to_send(make, client):
     client.is_answering_metadata = False
     one = make(None)
     errors = []
@@ -917,7 +919,7 @@ def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads is the point
-def test_a_forked_process_is_told_to_make_its_own_producer(ready):
+def test_a_forked_process_gets_the_advice_to_make_its_own_producer(ready):
     def child(pipe):
         answers = []
         for call in (ready.begin_transaction, lambda: ready.send("topic", b"v"), ready.flush):
@@ -941,7 +943,7 @@ def test_a_forked_process_is_told_to_make_its_own_producer(ready):
         ready.send("topic", b"the parent goes on")
 
 
-def test_a_producer_cannot_be_pickled_and_says_what_can(ready):
+def test_a_producer_cannot_be_pickled_and_the_error_names_a_picklable_alternative(ready):
     with pytest.raises(TypeError, match="Send its settings instead"):
         pickle.dumps(ready)
 

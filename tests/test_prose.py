@@ -101,7 +101,7 @@ def test_plain_words_are_not_found(line: str) -> None:
     assert objections(line, Place.FIRST_LINE) == []
 
 
-def test_a_page_may_say_what_to_do() -> None:
+def test_a_page_may_use_what_in_advice() -> None:
     assert objections("What to do", Place.PAGE) == []
 
 

@@ -115,7 +115,9 @@ class TestGroupMetadata:
     @pytest.mark.parametrize(
         ("value", "given"), [(None, "None"), ("g", "a str"), (b"g", "a bytes")]
     )
-    def test_what_is_no_metadata_is_refused_with_the_way_to_get_one(self, value, given) -> None:
+    def test_a_value_that_is_no_group_metadata_is_refused_with_the_way_to_get_it(
+        self, value, given
+    ) -> None:
         advice = rf"group_metadata is {given}: pass consumer\.group_metadata\(\)"
         with pytest.raises(ValueError, match=advice):
             as_consumer_group_metadata(value)

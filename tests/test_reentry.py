@@ -19,7 +19,7 @@ from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 PATIENCE_S = 10.0
 CALLS = {
     "send": lambda one: one.send("topic", b"value"),
-    "send of what is not usual": lambda one: one.send("topic", bytearray(b"value")),
+    "send of a bytearray": lambda one: one.send("topic", bytearray(b"value")),
     "send_batch": lambda one: one.send_batch("topic", [b"value"]),
     "flush": lambda one: one.flush(),
     "commit": lambda one: one.commit_transaction(),
@@ -89,7 +89,7 @@ def test_a_signal_handler_closes_a_producer_in_the_midst_of_its_calls(one):
     assert one.transaction_state == "READY"  # the transaction was aborted, not left to time out
 
 
-def test_a_call_that_was_interrupted_by_the_end_tells_so(one):
+def test_a_call_that_was_interrupted_by_the_close_says_so(one):
     def interrupt(*_arguments):
         one.close()
         return False

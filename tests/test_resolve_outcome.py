@@ -117,7 +117,7 @@ def in_doubt(kafka, *, arrives=True, **settings):
 # --- answers ---------------------------------------------------------------------------------
 
 
-def test_a_commit_that_arrived_is_told_as_committed(kafka):
+def test_a_commit_that_arrived_is_resolved_as_committed(kafka):
     producer, transaction = in_doubt(kafka)
     assert producer.resolve_outcome() == "committed"
     assert transaction.outcome == "committed"
@@ -134,7 +134,7 @@ def test_a_producer_that_has_failed_can_ask_before_it_is_closed(kafka):
         assert producer.resolve_outcome() == transaction.outcome == "committed"
 
 
-def test_a_commit_that_never_arrived_is_told_once_the_coordinator_has_aborted(kafka, version):
+def test_a_commit_that_never_arrived_is_resolved_once_the_coordinator_has_aborted(kafka, version):
     producer, transaction = in_doubt(kafka, arrives=False)
     assert producer.resolve_outcome() == "unknown"  # it is open, and the commit may yet arrive
     kafka.time_out_transaction("t")
@@ -150,7 +150,7 @@ def test_another_producer_of_the_id_overwrites_the_evidence(kafka):
     assert producer.resolve_outcome() == transaction.outcome == "unknown"
 
 
-def test_an_id_that_the_coordinator_has_forgotten_tells_nothing(one_node):
+def test_an_expired_transactional_id_leaves_the_outcome_unknown(one_node):
     producer, _ = in_doubt(one_node)
     one_node.fail_next("DescribeTransactions", error="TRANSACTIONAL_ID_NOT_FOUND")
     assert producer.resolve_outcome() == "unknown"
@@ -304,7 +304,7 @@ def test_hosts_that_do_not_exist_are_named_after_a_second(monkeypatch):
 
 
 @pytest.mark.usefixtures("looks_up")
-def test_a_controller_is_not_asked_for_good():
+def test_an_inquiry_at_a_controller_times_out():
     def silent(*_):
         return None
 

@@ -57,7 +57,7 @@ def test_an_interrupt_before_any_row_was_sent_changes_nothing(make, client, monk
     assert len(values_written(client)) == 2
 
 
-def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committed(
+def test_an_interrupt_after_the_first_rows_leaves_no_part_of_them_to_be_committed(
     make, client, monkeypatch
 ):
     # The rows are in their batch, and no caller knows it yet.
@@ -118,7 +118,7 @@ def interrupted_at(number, call):
 @pytest.mark.parametrize("is_by_row", [False, True])
 @pytest.mark.parametrize("partition", [0, None])
 @pytest.mark.parametrize("batches_before", [0, 2])
-def test_an_interrupt_wherever_it_comes_leaves_nobody_waiting_and_no_memory_taken(
+def test_an_interrupt_at_any_point_leaves_no_waiter_and_no_memory_taken(
     make, client, is_by_row, partition, batches_before
 ):
     one = make(buffer_memory=40_000, batch_size=16_384)

@@ -108,7 +108,7 @@ def test_no_repr_shows_a_secret(kind):
     assert SECRET not in text
 
 
-def test_the_walk_finds_what_shows_its_settings():
+def test_the_walk_finds_objects_that_show_their_settings():
     @dataclasses.dataclass
     class Telling:
         settings: Mapping[str, str]

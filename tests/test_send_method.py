@@ -43,7 +43,7 @@ def test_a_send_that_was_kept_keeps_its_producer():
     send.func.__self__.close()
 
 
-def test_a_producer_is_not_kept_by_what_it_has_sent():
+def test_a_producer_is_not_kept_alive_by_its_futures():
     producer = make()
     future = producer.send("topic", b"v")
     seen = weakref.ref(producer)
@@ -94,7 +94,7 @@ def test_a_subclass_may_call_the_send_of_its_parent():
     assert one.sent == 2
 
 
-def test_send_tells_its_signature_its_name_and_what_it_does(one):
+def test_send_has_its_signature_name_and_docstring(one):
     send = TransactionalProducer.send
     signature = inspect.signature(send)
     assert signature.parameters["headers"].annotation == "Headers | None"

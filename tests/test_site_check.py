@@ -18,7 +18,7 @@ from tests.site_check import problems_of
         ("a.svg", "<style>@font-face { src: url('https://fonts.example/x') }</style>"),
     ],
 )
-def test_what_is_loaded_from_another_host_is_named(tmp_path, name, text):
+def test_a_resource_of_another_host_is_named(tmp_path, name, text):
     (tmp_path / "index.html").write_text("<p>first page</p>", "utf-8")
     (tmp_path / name).write_text(text, "utf-8")
     [problem] = problems_of(tmp_path)

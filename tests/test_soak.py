@@ -22,13 +22,13 @@ def test_a_process_that_stays_as_it_is_has_not_grown():
     [{"memory_mb": 78.0}, {"threads": 15}, {"descriptors": 30}],
     ids=lambda last: next(iter(last)),
 )
-def test_growth_is_told(last):
+def test_growth_is_reported(last):
     (name,) = last
     (told,) = growth(samples(**last))
     assert told.startswith(name)
 
 
-def test_what_settles_in_the_first_quarter_is_no_growth():
+def test_a_figure_that_settles_in_the_first_quarter_is_no_growth():
     steady = samples()
     assert (
         growth([each._replace(threads=2, memory_mb=20.0) for each in steady[:10]] + steady[10:])

@@ -227,7 +227,7 @@ def test_send_goes_through_while_it_is_open_only():
     assert producer.calls == ["begin", "send", "send_offsets", "commit"]
 
 
-def test_its_repr_tells_the_outcome():
+def test_its_repr_shows_the_outcome():
     txn = transaction_of(FakeProducer())
     assert repr(txn) == "<Transaction not begun>"
     with txn:

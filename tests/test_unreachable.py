@@ -84,7 +84,7 @@ def timed_out(servers, **settings):
     return told.value
 
 
-def test_a_refused_port_is_told_in_a_warning_and_by_the_time_out(closed_port, caplog):
+def test_a_refused_port_is_reported_in_a_warning_and_by_the_time_out(closed_port, caplog):
     caplog.set_level(logging.WARNING, LOGGER)
     error = timed_out(f"127.0.0.1:{closed_port}")
     assert re.match(

@@ -159,7 +159,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_a_request_names_what_is_refused_and_works_once_it_is_allowed(refusal):
+def test_a_refused_request_names_the_denied_resource_and_works_once_allowed(refusal):
     bench = Bench()
     bench.cluster.create_topic("other", 1)
     request = refusal.ask(bench.init())
@@ -178,7 +178,7 @@ def test_a_refusal_of_each_request_is_tried(request_type):
 
 
 @pytest.mark.parametrize("denied", [ID, TOPIC_T, GROUP_G], ids=lambda denied: denied[0].name)
-def test_what_is_refused_does_not_begin_a_transaction(denied):
+def test_a_refused_request_does_not_begin_a_transaction(denied):
     bench = Bench()
     who = bench.init()
     bench.cluster.denied.add(denied)

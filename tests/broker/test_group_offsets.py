@@ -78,7 +78,7 @@ def test_offsets_are_pending_until_the_marker_is_written():
     assert offsets_of(bench, require_stable=True) == {0: 5}
 
 
-def test_of_one_producers_pending_offsets_the_last_counts(bench):
+def test_the_last_pending_offset_of_a_producer_counts(bench):
     who = begin(bench)
     for offset in (7, 5):
         bench.commit_offset(who, offset)
@@ -87,7 +87,7 @@ def test_of_one_producers_pending_offsets_the_last_counts(bench):
     assert offsets_of(bench) == {0: 5, 1: 3}
 
 
-def test_of_two_producers_offsets_those_committed_last_count(bench):
+def test_the_offsets_committed_last_by_two_producers_count(bench):
     first, second = begin(bench, "a"), begin(bench, "b")
     bench.commit_offset(first, 5)
     bench.commit_offset(second, 6)
@@ -169,7 +169,7 @@ def test_offsets_whose_write_is_refused_are_not_pending_and_can_be_sent_again(be
     assert offsets_of(bench) == {0: 5}
 
 
-def test_a_refused_write_leaves_what_was_pending_and_the_transaction_as_they_were(bench):
+def test_a_refused_write_leaves_pending_offsets_and_the_transaction_unchanged(bench):
     who = begin(bench)
     bench.commit_offset(who, 5)
     fail_writes(bench, ErrorCode.NOT_LEADER_OR_FOLLOWER, are_kept=False)
@@ -266,9 +266,7 @@ def test_before_kafka_4_a_failed_write_takes_pending_offsets_of_its_partitions_w
         (ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_what_the_log_answers_comes_to_the_client_as_an_error_of_the_coordinator(
-    code, since_4, before_4
-):
+def test_errors_of_the_log_reach_the_client_as_errors_of_the_coordinator(code, since_4, before_4):
     for is_before_4, told in ((False, since_4), (True, before_4)):
         bench = Bench(transaction_version=1, is_before_4=is_before_4)
         who = begin(bench)

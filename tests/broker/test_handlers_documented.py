@@ -43,7 +43,7 @@ def test_a_handler_is_titled_with_its_api_and_key(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=named)
-def test_a_handler_tells_behavior_version_notes_and_simplifications_in_this_order(module):
+def test_a_handler_documents_behavior_version_notes_and_simplifications_in_order(module):
     found = [section.search(module.__doc__ or "") for section in SECTIONS]
     missing = [each.pattern for each, match in zip(SECTIONS, found, strict=True) if match is None]
     assert not missing

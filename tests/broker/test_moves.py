@@ -72,7 +72,7 @@ def test_a_moved_partition_still_knows_its_producers():
     assert bench.produce(who, T0, 1).base_offset == 1
 
 
-def test_what_waits_to_be_verified_is_known_to_the_old_leader_alone():
+def test_verification_state_is_known_to_the_old_leader_alone():
     bench = Bench(node_count=2, transaction_version=1)
     who = bench.init()
     early = bench.produce(who, T0, 2)  # not added yet: from now on later sequences are kept out
@@ -84,7 +84,7 @@ def test_what_waits_to_be_verified_is_known_to_the_old_leader_alone():
     assert bench.produce(who, T0, 5).error_code == ErrorCode.NONE
 
 
-def test_brokers_before_2_5_keep_nothing_out_because_of_what_waits_to_be_verified():
+def test_brokers_before_2_5_keep_no_sequence_out_for_verification():
     bench = Bench(transaction_version=1, init_producer_id_version=2)
     who = bench.init()
     early = bench.produce(who, T0, 2)
@@ -97,7 +97,7 @@ def test_brokers_before_2_5_keep_nothing_out_because_of_what_waits_to_be_verifie
 # --- brokers -------------------------------------------------------------------------------------
 
 
-def test_what_a_stopped_broker_led_and_coordinated_goes_to_one_that_is_up():
+def test_partitions_and_coordinators_of_a_stopped_broker_move_to_one_that_is_up():
     bench = Bench(node_count=3)
     bench.cluster.stop_node(0, bench.now_ms)
     up = {1, 2}
@@ -111,7 +111,7 @@ def test_what_a_stopped_broker_led_and_coordinated_goes_to_one_that_is_up():
     assert {broker.node_id for broker in answer.brokers} == up
 
 
-def test_where_the_last_broker_stops_nobody_leads_or_coordinates_until_one_returns():
+def test_no_broker_leads_or_coordinates_after_the_last_one_stops_until_one_returns():
     bench = Bench()
     bench.commit(bench.open(T0))
     bench.cluster.stop_node(0, bench.now_ms)
@@ -127,7 +127,7 @@ def test_where_the_last_broker_stops_nobody_leads_or_coordinates_until_one_retur
     assert bench.values(T0) == ["v"]
 
 
-def test_of_the_brokers_that_stopped_the_first_to_return_takes_what_nobody_has():
+def test_the_first_broker_to_return_takes_the_partitions_without_a_leader():
     bench = Bench(node_count=2)
     who = bench.open(T0, T1)
     for node in (0, 1):
@@ -251,7 +251,7 @@ def test_a_first_batch_meets_a_loading_coordinator_as_an_error_to_retry(version)
     assert bench.produce(who, T0, 0).error_code == ErrorCode.NONE
 
 
-def test_the_new_coordinator_ends_what_was_decided_and_the_formers_marker_is_fenced():
+def test_the_new_coordinator_completes_transactions_and_the_old_marker_is_fenced():
     # With v1 the next transaction has the same epoch: only the coordinator's tells them apart.
     bench = Bench(node_count=2, loading_ms=10, max_marker_delay_ms=100, transaction_version=1)
     who = bench.commit(bench.open(T0))
@@ -269,7 +269,7 @@ def test_the_new_coordinator_ends_what_was_decided_and_the_formers_marker_is_fen
     assert bench.values(T0) == ["v", "open"]
 
 
-def test_of_two_moves_the_last_one_alone_goes_on():
+def test_only_the_last_of_two_moves_goes_on():
     bench = Bench(node_count=2, loading_ms=10, max_marker_delay_ms=100)
     bench.commit(bench.open(T0))
     bench.rng.is_high = False
@@ -284,7 +284,7 @@ def test_of_two_moves_the_last_one_alone_goes_on():
 @pytest.mark.parametrize(
     ("fate", "state"), [(LogWrite.LATE, "CompleteCommit"), (LogWrite.LOST, "Ongoing")]
 )
-def test_the_new_coordinator_knows_what_is_in_the_log_whatever_was_answered(fate, state):
+def test_the_new_coordinator_knows_the_log_and_not_the_answers(fate, state):
     bench = Bench(node_count=2)
     who = bench.open(T0)
     bench.cluster.decide_log_write = lambda _: fate
@@ -318,7 +318,7 @@ def test_metadata_call_a_name_that_no_topic_can_have_invalid(name):
     assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_what_is_decided_at_the_moment_its_coordinator_is_loaded_gets_its_markers_once():
+def test_a_transaction_decided_while_its_coordinator_loads_gets_its_markers_once():
     bench = Bench(node_count=2, loading_ms=30, max_marker_delay_ms=100)
     who = bench.open(T0)
     bench.move_coordinator_of("a", 1 - bench.transaction_node())
@@ -332,7 +332,7 @@ def test_what_is_decided_at_the_moment_its_coordinator_is_loaded_gets_its_marker
 @pytest.mark.parametrize(
     "code", [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.INVALID_REPLICATION_FACTOR]
 )
-def test_metadata_tell_what_came_of_creating_a_topic(code):
+def test_metadata_report_the_outcome_of_creating_a_topic(code):
     (topic,) = Bench(missing_topic=code).ask(m.MetadataRequest(("nowhere",))).topics
     assert topic.error_code == code
 

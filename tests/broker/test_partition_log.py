@@ -53,7 +53,7 @@ def test_the_last_stable_offset_is_where_the_oldest_open_transaction_begins():
     assert log.last_stable_offset == log.log_end_offset == 5
 
 
-def test_read_committed_stops_at_the_last_stable_offset_though_what_follows_is_decided():
+def test_read_committed_stops_at_the_last_stable_offset_before_decided_transactions():
     log = PartitionLog()
     append(log, A, 0, "open")
     append(log, NOBODY, -1, "plain")
@@ -63,7 +63,7 @@ def test_read_committed_stops_at_the_last_stable_offset_though_what_follows_is_d
     assert [value for _, value in seen(log, committed=False)] == ["open", "plain", "committed"]
 
 
-def test_control_records_take_an_offset_and_are_given_to_nobody():
+def test_control_records_take_an_offset_and_are_never_returned():
     log = PartitionLog()
     append(log, A, 0, "kept")
     mark(log, A, commit=True)
@@ -102,7 +102,7 @@ def test_reading_from_within_a_batch_gives_its_remaining_records():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_read_committed_has_given_is_never_taken_back(seed):
+def test_records_returned_by_read_committed_are_never_taken_back(seed):
     rng, log = random.Random(seed), PartitionLog()
     before: list[tuple[int, str]] = []
     sequences = {A: 0, B: 0}
@@ -146,7 +146,7 @@ def test_a_gap_in_the_sequences_is_out_of_order_and_appends_nothing():
     assert append(log, PLAIN, 1) == 1
 
 
-def test_an_unknown_producers_first_sequence_is_taken_whatever_it_is():
+def test_any_first_sequence_of_an_unknown_producer_is_accepted():
     log = PartitionLog()
     append(log, PLAIN, 41)
     assert verdict(log, PLAIN, 43) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -187,7 +187,7 @@ def test_a_plain_batch_in_the_midst_of_its_producers_transaction_is_refused():
 # --- whose time it is ---------------------------------------------------------------------------
 
 
-def test_records_keep_their_time_and_no_other_is_told():
+def test_records_keep_their_timestamp_and_no_other_is_returned():
     log = PartitionLog()
     assert log.append(batch_of(PLAIN, 0), 9_000).append_time_ms == -1
     (entry,) = log.entries
@@ -196,7 +196,7 @@ def test_records_keep_their_time_and_no_other_is_told():
 
 
 @pytest.mark.parametrize(("is_log_append_time", "told_ms"), [(False, 1_000), (True, 9_000)])
-def test_of_a_duplicate_the_newest_timestamp_is_told_whoever_gave_it(is_log_append_time, told_ms):
+def test_a_duplicates_answer_has_the_newest_timestamp_of_either_clock(is_log_append_time, told_ms):
     log = PartitionLog(is_log_append_time=is_log_append_time)
     log.append(batch_of(PLAIN, 0), 9_000)
     assert log.append(batch_of(PLAIN, 0), 9_500) == Appended(ErrorCode.NONE, 0, told_ms)
@@ -221,7 +221,7 @@ def test_a_marker_of_an_older_epoch_is_refused():
     assert log.last_stable_offset == 0
 
 
-def test_a_v2_marker_has_to_be_of_a_later_epoch_than_what_it_ends():
+def test_a_v2_marker_needs_a_later_epoch_than_the_transaction_that_it_ends():
     log = PartitionLog()
     append(log, A, 0)
     of_its_own = log.append_marker(A.producer_id, A.epoch, 0, 0, is_commit=True, is_v2=True)

@@ -130,7 +130,7 @@ def test_while_markers_are_written_the_next_transaction_has_to_wait(version):
     bench.go_on(after, T1)
 
 
-def test_only_a_fenced_producer_of_kafka_3_9_is_told_so_while_markers_are_written():
+def test_only_kafka_3_9_answers_producer_fenced_while_markers_are_written():
     for is_before_4, code in (
         (True, ErrorCode.PRODUCER_FENCED),
         (False, ErrorCode.CONCURRENT_TRANSACTIONS),
@@ -156,7 +156,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again_without_new_markers(
 # --- what expires --------------------------------------------------------------------------------
 
 
-def test_an_idle_transactional_id_is_forgotten_and_begins_anew():
+def test_an_idle_transactional_id_expires_and_begins_again():
     bench = Bench(transactional_id_expiration_ms=1_000)
     who = bench.commit(bench.open(T0))
     bench.pass_ms(999)
@@ -207,7 +207,7 @@ def test_a_partition_forgets_an_idle_producer_and_takes_any_sequence_of_it():
     ("offered", "code"),
     [(2, ErrorCode.UNKNOWN_PRODUCER_ID), (3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)],
 )
-def test_where_only_a_marker_is_left_of_a_producer_it_has_to_begin_anew(offered, code):
+def test_a_producer_of_which_only_a_marker_is_left_has_to_begin_again(offered, code):
     # Before 2.5 that counts as unknown, so that the producer can look what was deleted.
     bench = Bench(
         transaction_version=1, producer_id_expiration_ms=1_000, init_producer_id_version=offered
@@ -230,7 +230,7 @@ def test_a_partition_never_forgets_a_producer_whose_transaction_is_open():
     assert bench.cluster.last_stable_offset(T0) == 0
 
 
-def test_what_waits_to_be_verified_is_forgotten_with_the_idle_producers():
+def test_verification_state_is_forgotten_with_the_idle_producers():
     bench = Bench(transaction_version=1, producer_id_expiration_ms=1_000)
     who = bench.init()
     early = bench.produce(who, T0, 2)  # not added yet: from now on later sequences are kept out
@@ -274,7 +274,7 @@ def test_a_v1_fence_uses_the_epoch_that_no_client_gets_and_then_the_id_is_new():
     assert after.epoch == 0
 
 
-def test_a_v2_commit_under_the_last_epoch_marks_with_32767_and_answers_a_new_producer_id():
+def test_a_v2_commit_under_the_last_epoch_marks_with_32767_and_answers_a_new_id():
     bench, who = at_epoch(LAST_EPOCH, transaction_version=2)
     bench.go_on(who, T0)
     after = bench.commit(who)

@@ -105,7 +105,7 @@ def test_all_secrets_among_the_arguments_are_named():
 
 
 @pytest.mark.parametrize("command", ["send", "verify", "sink-status"])
-def test_a_port_that_nobody_listens_on_is_told_without_calls_of_python(command):
+def test_a_closed_port_is_reported_without_names_of_python_calls(command):
     topic = ["a-sink", "--ledger-topic", "t"] if command == "sink-status" else ["-t", "t"]
     limit = ["-X", "max.block.ms=300"]
     done = CliRunner().invoke(main, [command, "-b", "127.0.0.1:1", *limit, *topic], input="a\n")

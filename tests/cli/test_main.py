@@ -63,7 +63,7 @@ def caused_by(error: BaseException, cause: BaseException) -> BaseException:
         (errors.UnknownConfigError("x"), 2),
     ],
 )
-def test_the_exit_code_follows_what_can_be_done_about_an_error(failing, error, code):
+def test_the_exit_code_follows_the_recovery_from_an_error(failing, error, code):
     failing(error)
     assert run("fail").exit_code == code
     assert exit_code_for(error) == code
@@ -141,7 +141,7 @@ def test_every_subcommand_that_is_listed_can_be_loaded(name):
     assert "Usage:" in result.stdout
 
 
-def test_a_subcommand_whose_packages_are_missing_says_what_to_install(monkeypatch):
+def test_a_subcommand_without_its_packages_names_those_to_install(monkeypatch):
     def missing(name, *_):
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 

@@ -177,7 +177,7 @@ COMMITTED = IllegalStateError("the commit has succeeded")
         ),
     ],
 )
-def test_a_failure_is_counted_once_as_what_became_of_the_transaction(
+def test_a_failure_is_counted_once_by_the_outcome_of_its_transaction(
     fails, ends_as, closes_as, counted, raised
 ):
     report = Report("topic", "id", "run")
@@ -319,7 +319,9 @@ def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
         (["send", "-b", "x:1", "-t", "t", "--seed", "9"], 2, "--seed has no effect without"),
     ],
 )
-def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, monkeypatch):
+def test_wrong_usage_is_reported_in_one_line_without_a_traceback(
+    arguments, code, told, monkeypatch
+):
     monkeypatch.delenv("TXNPRODUCER_BOOTSTRAP", raising=False)
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == code, done.output

@@ -79,7 +79,7 @@ def seeds_run(pool):
 # --- what it prints -----------------------------------------------------------------------------
 
 
-def test_it_tells_what_was_run_and_that_nothing_was_wrong():
+def test_the_report_shows_the_seeds_that_ran_and_that_there_is_no_violation():
     done = run("--seed", "1", "--seeds", "2", "--jobs", "1")
     assert done.exit_code == 0, done.output
     assert "2 seeds," in done.output
@@ -104,7 +104,7 @@ def test_a_seeds_run_is_made_of_a_kind_on_demand(kind, option):
     assert "--kind needs --trace" in refused.output
 
 
-def test_the_trace_of_a_seed_begins_with_what_the_seed_drew():
+def test_the_trace_of_a_seed_begins_with_the_options_it_drew():
     done = run("--seed", "1", "--trace")
     assert done.exit_code == 0
     assert done.output.startswith("options of seed 1:\n  seed: 1\n  cluster: ClusterOptions(")
@@ -128,7 +128,7 @@ def test_a_trace_refuses_the_options_that_it_would_ignore(option, value):
     assert f"--trace shows one seed: leave out {option}" in done.output
 
 
-def test_a_violation_is_told_with_the_command_that_replays_it(monkeypatch):
+def test_a_violation_is_reported_with_the_command_that_replays_it(monkeypatch):
     failed = Totals(seeds=1, requests=1, failures=[(42, "committed", "one is missing")])
     fake_pool(monkeypatch, failed)
     done = run("--seed", "42")
@@ -152,7 +152,7 @@ def test_a_fault_that_never_took_effect_fails_a_run_of_a_thousand_seeds(monkeypa
     assert ("never took effect: request lost" in done.output) is bool(code)
 
 
-def test_without_a_terminal_a_line_every_half_minute_tells_how_far_it_is():
+def test_progress_is_printed_every_half_minute_without_a_terminal():
     now, out, totals = [100.0], StringIO(), Totals(seeds=10, requests=7_000)
     with _seed_pool.ProgressDisplay(totals, Console(file=out), lambda: now[0]) as display:
         display.show(0.1)
@@ -272,7 +272,7 @@ def test_half_a_line_of_a_killed_process_is_skipped_and_stays_alone(tmp_path, ha
     assert file.read() == Noted(Totals(4), {1, 2, 3, 4}, unreadable=1)
 
 
-def test_the_report_tells_the_rates_over_all_sittings(tmp_path, monkeypatch):
+def test_the_report_has_the_rates_over_all_sittings(tmp_path, monkeypatch):
     results = tmp_path / "sim.jsonl"
     ResultsFile(results, fingerprint()).append(range(100), Totals(100, 9_000, seconds=9.0))
     fake_pool(monkeypatch, Totals(20, 3_000, seconds=3.0))
@@ -294,7 +294,7 @@ def test_seeds_to_run_are_handed_out_side_by_side_and_only_once():
 # --- the workers --------------------------------------------------------------------------------
 
 
-def test_ctrl_c_tells_what_was_done_and_leaves_no_worker(monkeypatch, tmp_path):
+def test_ctrl_c_reports_the_work_done_and_leaves_no_worker(monkeypatch, tmp_path):
     def slow(_):
         threading.Event().wait(10)  # a worker that is not ended goes on after it
         (tmp_path / "went on").touch()
@@ -356,7 +356,7 @@ SOME_OF_THE_CORE = Reached.from_json(
 )
 
 
-def test_branches_and_lines_are_told_apart_with_the_places_that_were_not_reached():
+def test_branches_and_lines_are_counted_apart_with_the_places_not_reached():
     assert SOME_OF_THE_CORE.describe().splitlines() == [
         "834 of 950 branches, 87.8 %; 90 of 100 lines, 90.0 %",
         "  drain.py: 3 not taken, from line 100, 104",
@@ -364,7 +364,7 @@ def test_branches_and_lines_are_told_apart_with_the_places_that_were_not_reached
     ]
 
 
-def test_of_many_lines_only_the_first_are_named():
+def test_only_the_first_of_many_lines_are_named():
     many = Reached((1, 1), (0, 20), {"drain.py": list(range(1, 21))})
     assert many.describe().endswith("from line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 8 more")
 
@@ -385,7 +385,7 @@ def test_least_branches_are_asked_for_where_branches_are_counted():
     assert "--least-branches needs --coverage" in done.output
 
 
-def test_a_missing_coverage_package_is_told_before_anything_is_run(monkeypatch, pool):
+def test_a_missing_coverage_package_is_reported_before_any_run(monkeypatch, pool):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     done = run("--coverage", "3")
     assert done.exit_code == 1
@@ -393,7 +393,7 @@ def test_a_missing_coverage_package_is_told_before_anything_is_run(monkeypatch, 
     assert pool.chunks == []
 
 
-def test_two_processes_reach_together_what_one_does():
+def test_two_processes_together_reach_the_coverage_of_one():
     alone, together = (_core_coverage.measure(1, 2, jobs) for jobs in (1, 2))
     assert together.branches == alone.branches
 

@@ -30,7 +30,7 @@ def count_of(committed, duplicates=0, compared=None):
         (count_of(5, duplicates=1), [], 1, None),
     ],
 )
-def test_the_exit_code_tells_whether_something_is_wrong(
+def test_the_exit_code_shows_whether_something_is_wrong(
     monkeypatch, count, arguments, code, missing
 ):
     monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
@@ -61,7 +61,7 @@ def test_each_further_record_of_a_key_is_a_duplicate():
         (count_of(0), "id", 0, "All 0 committed"),
     ],
 )
-def test_what_was_not_compared_is_told_and_never_called_free_of_duplicates(
+def test_records_not_compared_are_reported_and_never_called_free_of_duplicates(
     monkeypatch, count, by, duplicates, told
 ):
     monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)

@@ -84,7 +84,7 @@ def test_records_without_key_fill_a_batch_and_move_on():
 
 
 @pytest.mark.conformance("5.40")
-def test_a_new_record_after_the_drain_stays_with_its_partition_until_the_size_is_reached():
+def test_a_record_after_the_drain_stays_with_its_partition_until_the_size_is_reached():
     harness = with_three_partitions(batch_size=10_000)
     partitions = []
     for _ in range(60):
@@ -165,7 +165,7 @@ def test_a_refused_login_that_is_mended_is_forgotten():
 
 
 @pytest.mark.conformance("5.04")
-def test_memory_asked_for_goes_to_the_next_one_when_the_record_found_a_place_without_it():
+def test_memory_goes_to_the_next_waiter_when_the_record_found_a_place_without_it():
     harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
@@ -307,7 +307,7 @@ def test_the_time_out_of_a_topic_that_the_cluster_denies_has_that_as_its_cause()
     assert isinstance(future.error.__cause__, UnknownTopicOrPartitionError)
 
 
-def test_partitions_and_their_leaders_are_told():
+def test_partitions_and_their_leaders_are_returned():
     harness = CoreHarness(node_count=2)
     assert harness.core.partitions_for("topic", 0) is None
     assert not harness.core.is_topic_decided("topic")
@@ -326,7 +326,7 @@ def test_a_refused_topics_partitions_raise():
         harness.core.partitions_for("secret", 0, has_asked=True)
 
 
-def test_a_refusal_of_long_ago_is_not_told_to_who_asks_for_partitions():
+def test_an_old_refusal_is_not_raised_by_partitions_for():
     harness = CoreHarness()
     harness.client.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert harness.core.partitions_for("secret", harness.now_ms) is None
@@ -490,7 +490,7 @@ def test_a_key_waits_for_metadata_while_they_do_not_know_its_topic():
     assert blocked.reason is BlockReason.METADATA
 
 
-def test_a_record_without_key_that_waited_for_memory_joins_the_batch_of_another_that_waited():
+def test_a_record_without_key_that_waited_for_memory_joins_another_waiters_batch():
     harness = with_three_partitions(
         topics={"topic": 3, "other": 1},
         buffer_memory=100_000,

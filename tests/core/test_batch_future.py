@@ -92,7 +92,7 @@ def ended(partition, count, base_offset=-1, log_append_time_ms=-1, error=None):
 # --- where they went
 
 
-def test_rows_one_behind_the_other_have_the_offsets_of_their_batches():
+def test_consecutive_rows_have_the_offsets_of_their_batches():
     harness = with_three_partitions(linger_ms=10, batch_size=1_000)
     values = [b"%04d" % n * 30 for n in range(20)]
     harness.send(partition=1)  # so that the first row is not the batch's first
@@ -138,7 +138,7 @@ def test_an_offset_that_the_broker_does_not_know_stays_unknown(is_ordered):
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-def test_the_brokers_timestamp_is_told_and_none_of_our_own(is_ordered):
+def test_the_brokers_timestamp_is_returned_and_none_of_our_own(is_ordered):
     order = array("i", [1, 0]) if is_ordered else None
     future = FutureBatchMetadata("topic", 3, NoWaiter())
     future.add(ended(0, 2, base_offset=5, log_append_time_ms=99), order, 0)
@@ -241,7 +241,7 @@ def test_it_is_done_when_the_last_batch_is():
     assert repr(future) == "<FutureBatchMetadata of 3 records for 'topic' ended>"
 
 
-def test_a_first_batch_that_lags_behind_is_waited_for():
+def test_a_lagging_first_batch_is_waited_for():
     lagging = ProduceRequestResult(TopicPartition("topic", 0), NoWaiter())
     future = FutureBatchMetadata("topic", 2, NoWaiter())
     future.add(RowsTaken(lagging, 0, 0, 1), None, 0)
@@ -266,7 +266,7 @@ def test_rows_added_later_are_waited_for_too():
 @pytest.mark.parametrize(
     ("timeout", "said"), [(2.5, "not delivered within 2.5 s; they"), (None, "not delivered; they")]
 )
-def test_a_wait_in_vain_says_how_much_is_left_and_that_it_goes_on(timeout, said):
+def test_a_wait_that_times_out_says_how_much_is_left_and_that_it_goes_on(timeout, said):
     waiter = NoWaiter()
     future = FutureBatchMetadata("topic", 9, waiter)
     future.add(ended(0, 2, base_offset=3), None, 0)
@@ -297,7 +297,7 @@ def test_a_result_that_comes_in_time_is_waited_for():
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-def test_errors_are_told_by_row_and_the_first_rows_is_raised(is_ordered):
+def test_errors_are_reported_by_row_and_the_first_rows_is_raised(is_ordered):
     refused, too_large = KafkaError("refused"), RecordTooLargeError("too large")
     order = array("i", [3, 2, 1, 0, 4]) if is_ordered else None
     future = FutureBatchMetadata("topic", 6, NoWaiter())
@@ -353,7 +353,7 @@ def test_errors_of_the_rows_of_one_part_of_a_split_are_theirs_alone():
     assert future.exception() is error
 
 
-def test_errors_that_are_known_are_told_before_the_end():
+def test_known_errors_are_reported_before_the_end():
     harness = with_three_partitions(linger_ms=10, node_count=2)
     future = send_rows(harness, [b"0", b"1"], [(0, 0, 1), (1, 1, 2)])
     assert future.errors() == {}

@@ -20,7 +20,7 @@ from txnproducer.errors import (
 
 @pytest.mark.conformance("4.17")
 @pytest.mark.trap(25, 26)
-def test_batches_of_an_old_epoch_are_retried_under_it_and_new_ones_of_their_partition_wait():
+def test_batches_of_an_old_epoch_are_retried_under_it_while_new_ones_wait():
     harness = idempotent(topics={"topic": 2})
     _, (old,) = send_each(harness, 1, partition=1)
     _, (_, refused) = send_each(harness, 1, partition=0)
@@ -44,7 +44,7 @@ def test_batches_of_an_old_epoch_are_retried_under_it_and_new_ones_of_their_part
 
 @pytest.mark.conformance("4.23")
 @pytest.mark.trap(27)
-def test_a_batch_behind_one_that_was_refused_in_a_transaction_is_repeated_under_its_numbers():
+def test_a_batch_after_a_refused_one_in_a_transaction_is_retried_under_its_numbers():
     harness = in_transaction()
     (refused, behind), (first, second) = send_each(harness, 2)
     harness.client.answer_produce(first, ErrorCode.INVALID_RECORD)
@@ -106,7 +106,7 @@ def test_a_gap_makes_an_idempotent_producer_raise_its_epoch_and_repeat_the_batch
 @pytest.mark.conformance("4.37")
 @pytest.mark.trap(30)
 @pytest.mark.parametrize("is_repeated", [False, True])
-def test_records_wait_while_it_is_in_doubt_what_became_of_an_expired_batch(is_repeated):
+def test_records_wait_while_the_outcome_of_an_expired_batch_is_in_doubt(is_repeated):
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=15_000)
     (lost,), (request,) = send_each(harness, 1)
     if is_repeated:
@@ -131,7 +131,7 @@ def test_records_wait_while_it_is_in_doubt_what_became_of_an_expired_batch(is_re
 
 @pytest.mark.conformance("4.57")
 @pytest.mark.trap(32)
-def test_a_record_that_was_repeated_in_vain_makes_its_transaction_abortable():
+def test_a_record_whose_retries_ran_out_makes_its_transaction_abortable():
     harness = in_transaction(retries=1)
     harness.client.prepare_produce(ErrorCode.NOT_ENOUGH_REPLICAS)
     harness.client.prepare_produce(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -145,7 +145,7 @@ def test_a_record_that_was_repeated_in_vain_makes_its_transaction_abortable():
 
 
 @pytest.mark.conformance("4.58")
-def test_a_denied_cluster_told_by_produce_is_fatal_in_a_transaction_too():
+def test_a_cluster_denied_in_a_produce_answer_is_fatal_in_a_transaction_too():
     harness = in_transaction()
     (future,), (request,) = send_each(harness, 1)
     harness.client.answer_produce(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -218,7 +218,7 @@ def test_the_memory_of_a_batch_comes_back_when_its_answer_splits_it():
 
 @pytest.mark.conformance("4.54")
 @pytest.mark.trap(34)
-def test_parts_that_are_too_large_are_halved_until_single_records_are_left_and_none_is_lost():
+def test_too_large_parts_are_halved_down_to_single_records_and_none_is_lost():
     harness = idempotent(linger_ms=10)
     values = [b"%d" % number * 500 for number in range(6)]
     futures = [harness.send(value=value) for value in values]

@@ -86,7 +86,7 @@ def test_a_message_format_that_the_broker_lacks_fails_the_batch_alone():
 
 @pytest.mark.conformance("4.19")
 @pytest.mark.parametrize("is_closing", [False, True])
-def test_after_the_last_epoch_what_waits_goes_out_under_the_new_id(is_closing):
+def test_waiting_batches_go_out_under_the_new_id_after_the_last_epoch(is_closing):
     harness = CoreHarness(transactional_id=None, node_count=2)
     harness.start_idempotent(producer_id=7, producer_epoch=LAST_EPOCH)
     (retried,), (request,) = send_each(harness, 1, partition=0)
@@ -124,7 +124,7 @@ def test_a_record_larger_than_all_memory_is_refused_and_not_waited_for():
 
 
 @pytest.mark.conformance("5.30")
-def test_memory_is_counted_by_the_byte_whatever_the_sizes():
+def test_memory_is_counted_by_the_byte_for_all_sizes():
     pool = BufferPool(2_000)
     for size_bytes in (1_023, 177, 800):
         assert pool.allocate(size_bytes) is None

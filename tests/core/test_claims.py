@@ -25,7 +25,7 @@ from txnproducer.records import ProducerIdAndEpoch
 
 
 @VERSIONS
-def test_of_two_that_take_one_claim_the_second_is_refused(version):
+def test_the_second_of_two_that_take_one_claim_is_refused(version):
     cluster = make_cluster(version)
     lease = leased(started(cluster))
     participant(cluster, lease, 0)
@@ -48,7 +48,7 @@ def test_a_claim_of_an_old_lease_is_refused(version):
     assert isinstance(join(cluster, old, 0)[1], ClaimRefusedError)
 
 
-def test_who_took_the_claim_of_a_later_lease_by_an_old_one_stops_that():
+def test_a_claim_taken_with_an_old_lease_is_stopped_by_the_later_lease():
     cluster = make_cluster()
     holder = started(cluster)
     old = leased(holder)
@@ -111,7 +111,7 @@ def test_a_claim_whose_epochs_are_used_up_is_asked_for_until_it_has_a_new_id():
     assert join(cluster, lease, 0)[1] is None
 
 
-def test_what_the_next_answer_is():
+def test_the_next_answer_has_the_next_epoch_unless_it_is_the_last():
     assert next_answer(ProducerIdAndEpoch(5, 3)) == ProducerIdAndEpoch(5, 4)
     assert next_answer(ProducerIdAndEpoch(5, 2**15 - 3)) == ProducerIdAndEpoch(5, 2**15 - 2)
     assert next_answer(ProducerIdAndEpoch(5, 2**15 - 2)) is None
@@ -285,7 +285,7 @@ def test_claims_whose_epochs_a_transaction_has_used_up_are_asked_for_again():
     assert len(claims_asked(holder)) > 1
 
 
-def test_claims_of_an_abort_are_asked_for_anew_though_their_receipts_were_there():
+def test_claims_of_an_abort_are_asked_for_again_in_spite_of_their_receipts():
     cluster = make_cluster()
     holder = started(cluster)
     holder.core.adopt(share(cluster, holder, [b"1"]))

@@ -150,7 +150,7 @@ def test_a_commit_that_no_version_of_the_broker_can_carry_is_not_in_doubt():
 
 
 @either_version
-def test_an_abort_tells_the_doubt_about_a_commit_that_ended_unseen_before_its_own_refusal(version):
+def test_an_abort_reports_the_doubt_about_an_unseen_commit_before_its_own_refusal(version):
     driver, commit = committing(version)
     end_attempt(driver, ResponseFailure.TIMED_OUT)
     driver.expect(FindCoordinatorRequest)
@@ -188,7 +188,7 @@ def test_an_abort_inherits_the_doubt_about_a_commit_that_failed_and_settles_it(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_an_abort_settles_no_doubt_if_a_lost_request_may_have_begun_something_behind_the_commit(
+def test_an_abort_settles_no_doubt_if_a_lost_request_may_begin_a_new_transaction(
     is_committed,
 ):
     # The coordinator may have carried the commit out, begun an empty transaction with the lost

@@ -55,7 +55,7 @@ def answered(point, code, version=1):
     "point",
     [point for point in POINTS if point != "InitProducerId(idempotent)"],
 )
-def test_what_passes_by_itself_is_asked_again_whatever_was_asked(point, code):
+def test_every_request_is_retried_after_a_passing_error(point, code):
     scene = POINTS[point](TxnDriver(version=1))
     before = scene.driver.state
     asked = scene.driver.sent[-1]
@@ -80,7 +80,7 @@ def test_what_passes_by_itself_is_asked_again_whatever_was_asked(point, code):
         "EndTxn(abort)",
     ],
 )
-def test_an_old_epoch_told_by_a_coordinator_means_fenced(point):
+def test_an_old_epoch_in_a_coordinators_answer_means_fenced(point):
     scene = answered(point, ErrorCode.INVALID_PRODUCER_EPOCH)
     assert scene.driver.state is S.FATAL_ERROR
     assert type(scene.driver.manager.machine.last_error) is ProducerFencedError
@@ -146,14 +146,14 @@ def test_a_group_that_has_moved_on_is_abortable_and_a_lost_identity_fatal(code, 
         "InitProducerId(bump)",
     ],
 )
-def test_a_request_to_abort_is_heard_from_whoever_says_it(point):
+def test_transaction_abortable_is_obeyed_from_every_request(point):
     scene = answered(point, ErrorCode.TRANSACTION_ABORTABLE)
     assert scene.driver.state is S.ABORTABLE_ERROR
     assert type(scene.driver.manager.machine.last_error) is TransactionAbortableError
 
 
 @pytest.mark.trap(12)
-def test_an_unknown_answer_to_add_partitions_is_abortable_and_to_anything_else_fatal():
+def test_an_unknown_error_is_abortable_for_add_partitions_and_fatal_otherwise():
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     for point in ("AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn(commit)", "EndTxn(abort)"):
         assert answered(point, code).driver.state is S.FATAL_ERROR
@@ -170,7 +170,7 @@ def test_an_unknown_answer_to_add_partitions_is_abortable_and_to_anything_else_f
         ("EndTxn(commit)", "EndTxn"),
     ],
 )
-def test_only_offsets_look_for_another_coordinator_after_a_time_out_told(point, next_request):
+def test_only_offsets_look_for_another_coordinator_after_request_timed_out(point, next_request):
     driver = answered(point, ErrorCode.REQUEST_TIMED_OUT).driver
     driver.take()
     assert driver.kinds()[-1] == next_request
@@ -178,7 +178,7 @@ def test_only_offsets_look_for_another_coordinator_after_a_time_out_told(point, 
 
 @pytest.mark.conformance("3.25")
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_request_to_abort_is_heard_from_produce(version):
+def test_transaction_abortable_is_obeyed_from_produce(version):
     driver = with_partition(version=version)
     error = TransactionAbortableError()
     driver.manager.progress.maybe_transition_to_error_state(error)
@@ -245,7 +245,7 @@ def test_an_abort_of_a_producer_unknown_to_the_coordinator_ends_in_the_fatal_sta
 
 
 @pytest.mark.quirk("Q8")
-def test_an_init_that_is_told_to_abort_can_be_made_again():
+def test_an_init_can_be_called_again_after_transaction_abortable():
     """Java's abort then "succeeds" into READY without a producer id, and every send is illegal."""
     scene = answered("InitProducerId(init)", ErrorCode.TRANSACTION_ABORTABLE)
     driver, manager = scene.driver, scene.driver.manager
@@ -262,7 +262,7 @@ def test_an_init_that_is_told_to_abort_can_be_made_again():
 @pytest.mark.parametrize(
     "code", [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.GROUP_AUTHORIZATION_FAILED]
 )
-def test_an_init_whose_look_up_is_told_to_abort_can_be_made_again(code):
+def test_an_init_can_be_called_again_after_an_abortable_look_up(code):
     """Java's producer is in an abortable error without an identity, as after Q8."""
     driver = answered("FindCoordinator(txn)", code).driver
     assert driver.manager.progress.must_reinitialize
@@ -289,7 +289,7 @@ def test_an_idempotent_producer_asks_again_and_looks_for_no_coordinator(code):
 
 
 @pytest.mark.quirk("O4")
-def test_an_idempotent_producer_that_is_told_to_abort_has_failed():
+def test_an_idempotent_producer_fails_after_transaction_abortable():
     """Java goes to an abortable state, and every turn of its loop raises from then on."""
     harness = CoreHarness(transactional_id=None)
     harness.know_topics()
@@ -302,7 +302,7 @@ def test_an_idempotent_producer_that_is_told_to_abort_has_failed():
 
 
 @pytest.mark.quirk("O5")
-def test_a_commit_that_broke_the_coordinator_may_have_been_carried_out():
+def test_a_commit_that_broke_the_coordinator_may_have_taken_effect():
     """Java reports a failed commit, though the coordinator may have written it before it broke."""
     scene = answered("EndTxn(commit)", ErrorCode.UNKNOWN_SERVER_ERROR)
     assert isinstance(scene.result.error, CommitOutcomeUnknownError)
@@ -331,7 +331,7 @@ def test_a_group_that_may_not_be_used_is_abortable_and_named(point):
 
 
 @pytest.mark.conformance("1.18")
-def test_a_fatal_error_is_told_to_the_call_whose_request_still_waits():
+def test_a_fatal_error_reaches_the_call_whose_request_still_waits():
     driver = TxnDriver()
     result = driver.manager.initialize_transactions()
     error = ClusterAuthorizationError()

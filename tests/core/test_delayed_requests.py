@@ -121,7 +121,7 @@ def test_a_lost_answer_to_produce_raises_the_epoch(failure):
 
 
 @pytest.mark.parametrize("when", ["open", "committing", "aborting"])
-def test_records_that_expire_on_the_wire_raise_the_epoch_though_their_answer_may_yet_come(when):
+def test_records_that_expire_on_the_wire_raise_the_epoch_before_their_answer(when):
     harness = CoreHarness(
         transaction_version=1, delivery_timeout_ms=20_000, request_timeout_ms=20_000
     )
@@ -189,7 +189,7 @@ def test_lost_answers_that_can_do_no_harm_raise_nothing(kind):
     finish(driver, commit)
 
 
-def test_with_transactions_v2_every_transaction_has_an_epoch_of_its_own_anyhow():
+def test_every_transaction_has_its_own_epoch_in_transactions_v2():
     driver = TxnDriver(version=2)
     driver.begin()
     driver.add_partition()
@@ -286,7 +286,7 @@ def test_a_new_identity_ends_the_ban_on_further_transactions():
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE])
-def test_a_transaction_that_only_a_lost_request_could_have_begun_is_aborted_all_the_same(code):
+def test_a_transaction_that_only_a_lost_request_could_begin_is_aborted_all_the_same(code):
     # Java skips EndTxn, leaves the transaction open at the coordinator, and is fenced by its own
     # bump. INVALID_TXN_STATE tells that the request never arrived.
     driver = TxnDriver(version=1)
@@ -356,7 +356,7 @@ def test_a_group_refused_though_the_log_may_have_it_is_aborted(code):
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ],
 )
-def test_what_was_refused_before_the_log_is_not_aborted_at_the_coordinator(code):
+def test_a_request_refused_before_the_log_needs_no_abort_at_the_coordinator(code):
     driver = TxnDriver(version=1)
     driver.begin()
     driver.manager.maybe_add_partition(TP0)

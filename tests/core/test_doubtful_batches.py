@@ -91,7 +91,7 @@ def test_later_records_follow_under_numbers_without_a_gap(count):
 
 
 @pytest.mark.parametrize("are_together", [True, False])
-def test_what_comes_with_the_new_id_is_known_before_anything_is_renumbered(are_together):
+def test_answers_that_come_with_the_new_id_are_handled_before_renumbering(are_together):
     harness = CoreHarness(transactional_id=None)
     harness.start_idempotent(producer_epoch=MAX_PRODUCER_EPOCH)
     (first, second), requests = send_each(harness, 2)
@@ -152,7 +152,7 @@ def test_in_a_transaction_it_leads_to_an_abort_at_once():
 
 
 @pytest.mark.quirk("O11")
-def test_a_refusal_after_an_attempt_that_may_be_written_leaves_doubt_and_raises_the_epoch():
+def test_a_refusal_after_a_possibly_written_attempt_leaves_doubt_and_raises_the_epoch():
     # Under the same epoch the next transaction's first record would get the number of this one,
     # and the broker, which has it, would acknowledge it as a duplicate.
     harness = CoreHarness(transaction_version=1)
@@ -173,7 +173,7 @@ def test_a_refusal_after_an_attempt_that_may_be_written_leaves_doubt_and_raises_
     assert harness.manager.identity.producer_id_and_epoch.producer_epoch == epoch + 1
 
 
-def test_with_it_fail_all_that_would_come_behind_the_later_one():
+def test_all_batches_that_would_follow_the_later_one_fail_with_it():
     harness = idempotent()
     futures, requests = send_each(harness, 3)
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -230,7 +230,7 @@ def test_new_records_wait_for_a_batch_that_was_renumbered_on_the_wire():
     assert numbers == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_what_follows_a_batch_written_under_its_old_number_begins_under_another_epoch():
+def test_batches_after_one_written_under_its_old_number_begin_under_another_epoch():
     harness, request, (second, third) = renumber_the_second_on_the_wire()
     harness.client.answer_produce(request, base_offset=7)
     harness.client.prepare_produce(base_offset=8)
@@ -241,7 +241,7 @@ def test_what_follows_a_batch_written_under_its_old_number_begins_under_another_
     assert numbers[2:] == [(2, 0)]
 
 
-def test_what_follows_a_batch_renumbered_on_the_wire_and_lost_begins_under_another_epoch():
+def test_batches_after_one_renumbered_on_the_wire_and_lost_begin_under_another_epoch():
     harness = idempotent()
     futures, requests = send_each(harness, 3)
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -274,7 +274,7 @@ def test_an_answer_of_another_kind_leaves_a_batch_in_doubt():
     assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 1
 
 
-def test_nothing_new_goes_while_one_is_repeated_that_has_another_written_behind_it():
+def test_no_new_batch_goes_while_one_is_retried_that_has_a_later_one_written():
     # Brokers remember five batches: they could not tell any more that they have the first.
     harness = idempotent()
     (first, _), requests = send_each(harness, 2)

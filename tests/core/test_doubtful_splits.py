@@ -104,7 +104,7 @@ def split_with_the_first_part_on_the_wire(harness):
     return futures
 
 
-def test_an_expired_part_is_not_told_as_never_sent():
+def test_an_expired_part_is_not_reported_as_never_sent():
     harness = idempotent(linger_ms=10, request_timeout_ms=5_000, delivery_timeout_ms=5_010)
     futures = split_with_the_first_part_on_the_wire(harness)
     harness.run_until(lambda: all(future.done() for future in futures))

@@ -60,7 +60,7 @@ def test_flush_completion_close_and_waiting_for_memory_end_linger():
 
 
 @pytest.mark.conformance("5.35")
-def test_a_flush_hurries_all_until_its_batches_ended_or_nobody_waits_for_it_any_more():
+def test_a_flush_hurries_all_batches_until_they_end_or_no_caller_waits_for_it():
     scene = Scene(linger_ms=1_000)
     scene.append(TP0)
     scene.append(TP1)
@@ -189,7 +189,7 @@ def test_a_lingering_partition_goes_along_with_a_ready_one_of_its_broker():
 
 
 @pytest.mark.conformance("5.16")
-def test_what_does_not_fit_a_request_comes_first_in_the_next_one():
+def test_a_batch_that_does_not_fit_a_request_comes_first_in_the_next_one():
     scene = Scene(leaders=[0, 0, 0], batch_size=0)
     for place in (TP0, TP1, TP2) * 2:
         scene.append(place, value=b"x" * 400)
@@ -263,7 +263,7 @@ def test_a_batch_is_numbered_when_it_is_drained_and_the_next_follows_it():
     assert ProducerIdAndEpoch(first.producer_id, first.producer_epoch) == PRODUCER
 
 
-def test_who_is_not_known_any_more_begins_with_one_batch_again():
+def test_a_forgotten_producer_begins_with_one_batch_again():
     scene = Scene(identity=Identity(), batch_size=0)
     scene.append(value=b"first")
     scene.append(value=b"second")
@@ -319,7 +319,7 @@ def test_one_gated_partition_does_not_starve_the_others_of_its_broker():
 
 @pytest.mark.conformance("4.07")
 @pytest.mark.trap(21, 22)
-def test_of_several_retries_only_the_lowest_goes_and_a_new_batch_follows_the_last_one_sent():
+def test_only_the_lowest_of_several_retries_goes_and_a_new_batch_follows_the_last():
     identity = Identity()
     scene = Scene(identity=identity, batch_size=0)
     for _ in range(4):
@@ -357,7 +357,7 @@ def test_new_batches_wait_for_those_of_an_old_epoch_and_then_begin_at_zero():
 
 @pytest.mark.conformance("4.37")
 @pytest.mark.trap(30)
-def test_nothing_new_is_numbered_behind_a_batch_whose_fate_is_unknown():
+def test_no_new_batch_is_numbered_after_one_with_an_unknown_outcome():
     identity = Identity()
     scene = Scene(identity=identity, batch_size=0)
     scene.append()

@@ -59,7 +59,7 @@ def test_a_new_batch_waits_while_one_of_an_older_id_or_epoch_is_in_flight(new):
 
 
 @pytest.mark.conformance("4.12")
-def test_a_new_batch_waits_while_it_is_in_doubt_what_became_of_an_earlier_one():
+def test_a_new_batch_waits_while_the_outcome_of_an_earlier_one_is_in_doubt():
     scene, sequences = numbered(3)
     lost, later = scene.drain() + scene.drain()
     sequences.remove_in_flight_batch(lost)
@@ -73,7 +73,7 @@ def test_a_new_batch_waits_while_it_is_in_doubt_what_became_of_an_earlier_one():
 
 
 @pytest.mark.conformance("4.12")
-def test_of_several_retries_only_the_lowest_in_flight_goes():
+def test_only_the_lowest_in_flight_of_several_retries_goes():
     scene, sequences = numbered(3)
     first, second, third = (scene.drain()[0] for _ in range(3))
     for batch in (second, third):
@@ -105,7 +105,7 @@ def test_a_partitions_first_batch_is_alone_until_it_is_written():
 
 
 @pytest.mark.conformance("4.12")
-def test_no_more_batches_are_in_flight_than_a_partition_can_tell_apart():
+def test_no_more_batches_are_in_flight_than_a_broker_can_deduplicate():
     """Java counts those of a connection: when the leader moves there can be more."""
     scene = Scene(identity=Identity(), batch_size=0)
     for number in range(6):

@@ -168,7 +168,7 @@ def test_the_address_of_an_ipv6_host_has_brackets():
     assert "exists: [::1]:9092." in str(harness.core.failed_tries.no_host_error())
 
 
-def test_failures_are_the_cause_if_nothing_else_was_reached(harness):
+def test_connection_failures_are_the_cause_if_no_broker_was_reached(harness):
     tries = harness.core.failed_tries
     fail(harness, DisconnectError(REFUSED))
     assert tries.are_cause(0)  # no answer yet

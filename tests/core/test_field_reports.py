@@ -39,7 +39,7 @@ PRODUCE, END_TXN, INIT = ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
 either_version = pytest.mark.parametrize("version", [1, 2])
 
 
-def test_the_cluster_carries_out_what_the_producer_sends():
+def test_the_cluster_executes_the_producers_requests():
     cluster = make_cluster()
     started(cluster).transact(b"value")
     assert committed(cluster) == [b"value"]
@@ -111,7 +111,7 @@ def test_with_v1_a_producer_that_stalled_learns_from_its_abort_that_it_was_fence
         (ErrorCode.PRODUCER_FENCED, ProducerFencedError),
     ],
 )
-def test_a_commit_behind_the_time_outs_abort_failed_for_certain_and_a_new_producer_goes_on(
+def test_a_commit_after_the_time_outs_abort_certainly_failed_and_a_new_producer_goes_on(
     code, kind
 ):
     """Seen: a commit that met the coordinator's own abort got INVALID_TXN_STATE and was fatal.
@@ -145,7 +145,7 @@ def test_a_commit_behind_the_time_outs_abort_failed_for_certain_and_a_new_produc
 
 @pytest.mark.regression("KAFKA-18660")
 @pytest.mark.regression("class-7")
-def test_v2_goes_on_under_a_new_id_after_the_last_epoch_though_markers_are_still_written():
+def test_v2_goes_on_under_a_new_id_after_the_last_epoch_while_markers_are_written():
     """Seen: after the last epoch the coordinator mixed the ids up, and producers were fenced.
 
     Here the identity in the answer is taken as it is; CONCURRENT_TRANSACTIONS is waited out.
@@ -196,7 +196,7 @@ def test_v1_goes_on_under_a_new_id_when_the_epoch_can_be_raised_no_further():
 @pytest.mark.regression("class-9")
 @either_version
 @pytest.mark.parametrize("epoch", [5, LAST_EPOCH])
-def test_a_new_producer_ends_what_a_dead_one_left_open_also_under_the_last_epoch(version, epoch):
+def test_a_new_producer_ends_a_dead_ones_transaction_also_under_the_last_epoch(version, epoch):
     """Seen: fencing and aborting raised the epoch twice, from 32766 beyond the range of a short.
 
     Here init_transactions waits until the abort is complete, and takes the identity in the answer.

@@ -51,7 +51,7 @@ def test_a_group_coordinator_that_says_old_epoch_means_fenced(version):
 
 @pytest.mark.regression("KAFKA-14278")
 @pytest.mark.parametrize("call", ["offsets", "commit", "abort"])
-def test_an_impossible_state_is_told_as_itself_and_later_wrapped_once(call):
+def test_an_impossible_state_is_raised_as_itself_and_later_wrapped_once(call):
     """Seen: INVALID_TXN_STATE came wrapped twice, and AddOffsetsToTxn did not know it at all.
 
     Here the call gets the error itself, and later calls get it as the cause of theirs.
@@ -80,7 +80,7 @@ def test_an_impossible_state_is_told_as_itself_and_later_wrapped_once(call):
 @pytest.mark.regression("KAFKA-19176")
 @pytest.mark.regression("class-1")
 @either_version
-def test_a_record_that_was_retried_in_vain_asks_for_an_abort_and_never_for_itself_alone(version):
+def test_a_record_whose_retries_ran_out_asks_for_an_abort_and_never_for_itself_alone(version):
     """Seen: the retriable error came through. Applications sent the record again, or committed.
 
     Here the transaction is abortable: the commit says so, and the record has its own error.
@@ -141,7 +141,7 @@ def test_a_commit_whose_record_expired_unseen_is_no_success(version, is_commit_b
 @pytest.mark.regression("KAFKA-19250")
 @pytest.mark.regression("class-6")
 @either_version
-def test_an_application_that_aborts_whenever_it_is_told_to_comes_to_an_end(version):
+def test_an_application_that_aborts_after_each_abortable_error_ends(version):
     """Seen: an abort was answered "abort", and an application that obeyed aborted for ever.
 
     Here such an answer to an abort is fatal, and says so.
@@ -168,7 +168,7 @@ def test_an_application_that_aborts_whenever_it_is_told_to_comes_to_an_end(versi
 @pytest.mark.regression("class-6")
 @either_version
 @pytest.mark.parametrize("call", ["send", "offsets", "commit", "abort"])
-def test_a_fenced_producer_hears_of_it_and_asks_nobody_again(version, call):
+def test_a_fenced_producer_gets_the_error_and_sends_nothing_more(version, call):
     """Seen: fenced producers asked for a new epoch, or their coordinator, in an endless loop.
 
     Here a program that obeys the errors aborts once at most, and then sends nothing more.
@@ -265,7 +265,7 @@ def test_a_close_ends_though_the_epoch_cannot_be_raised_after_its_abort():
 
 @pytest.mark.regression("class-9")
 @either_version
-def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(version):
+def test_a_transaction_left_open_by_a_crash_ends_at_its_time_out(version):
     """Seen: transactions of dead producers kept readers waiting far longer than had been set.
 
     Here the coordinator knows `transaction_timeout_ms`, and ends them.
@@ -296,7 +296,7 @@ def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(vers
     ],
     ids=lambda given: given.name if isinstance(given, ErrorCode) else "",
 )
-def test_a_refused_end_is_told_by_its_cause_and_each_later_call_names_it_again(code, words):
+def test_a_refused_end_reports_its_cause_and_each_later_call_names_it_again(code, words):
     """Seen: an error had no name, or named only a wrong state, though the cause was known.
 
     Here every call after the failure has the cause in its words, and the same way out.

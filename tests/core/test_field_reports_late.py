@@ -232,7 +232,7 @@ def test_after_any_time_out_there_is_a_way_on_with_the_same_producer(version, ca
 @pytest.mark.regression("class-5")
 @either_version
 @pytest.mark.parametrize("has_succeeded", [True, False])
-def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became_of_it(
+def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_learns_its_outcome(
     version, has_succeeded
 ):
     """Seen: an abort after a commit's time-out was refused, or it said nothing about the commit.

@@ -49,7 +49,7 @@ def test_a_transaction_is_handed_over(version, is_commit):
 
 @VERSIONS
 @pytest.mark.parametrize("is_written", [False, True])
-def test_what_was_handed_over_is_handed_on_with_the_offsets_added(version, is_written):
+def test_a_transaction_handed_over_is_handed_on_with_the_offsets_added(version, is_written):
     cluster = make_cluster(version)
     opener = started(cluster)
     opener.begin()
@@ -72,7 +72,7 @@ def test_what_was_handed_over_is_handed_on_with_the_offsets_added(version, is_wr
 
 
 @VERSIONS
-def test_who_has_handed_over_does_nothing_more(version):
+def test_a_producer_that_has_handed_over_does_nothing_more(version):
     cluster = make_cluster(version)
     opener = started(cluster)
     opener.begin()
@@ -123,7 +123,7 @@ def test_another_process_commits_with_the_receipts_of_a_lease(version):
     assert committed(cluster) == [b"1", b"2"]
 
 
-def test_who_has_an_identity_resumes_nothing():
+def test_a_producer_with_an_identity_cannot_resume():
     cluster = make_cluster()
     holder = started(cluster)
     lease = leased(holder)
@@ -132,7 +132,7 @@ def test_who_has_an_identity_resumes_nothing():
 
 
 @VERSIONS
-def test_offsets_that_the_holder_added_are_committed_by_who_resumes_its_lease(version):
+def test_offsets_that_the_holder_added_are_committed_by_the_producer_that_resumes(version):
     cluster = make_cluster(version)
     holder = started(cluster)
     receipts = share(cluster, holder, [])
@@ -145,7 +145,7 @@ def test_offsets_that_the_holder_added_are_committed_by_who_resumes_its_lease(ve
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_closing_decides_nothing_about_what_was_handed_over(version):
+def test_closing_decides_nothing_about_a_transaction_handed_over(version):
     opener = started(make_cluster(version))
     opener.begin()
     opener.write(b"1")

@@ -237,7 +237,7 @@ def test_an_abort_of_a_commit_that_is_interrupted_after_its_last_step_is_one_abo
     assert_is_whole(harness, None)
 
 
-def test_a_place_in_the_queue_for_memory_that_its_caller_never_heard_of_is_given_up():
+def test_an_unclaimed_place_in_the_queue_for_memory_is_given_up():
     harness = without_memory(2)
     pool = harness.core._accumulator.pool
     harness.try_send("topic", b"x" * 16_000, partition=1)  # what it returned is lost

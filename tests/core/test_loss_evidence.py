@@ -53,7 +53,7 @@ def test_each_row_of_the_table_decides_by_age(row):
         (1, described("", code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)),
     ],
 )
-def test_what_no_row_fits_proves_nothing(version, description):
+def test_a_description_that_fits_no_row_proves_nothing(version, description):
     seen = loss(version, 61_000)
     seen.take(description)
     assert seen.cause is Cause.UNCERTAIN
@@ -62,7 +62,7 @@ def test_what_no_row_fits_proves_nothing(version, description):
     assert "otherwise a newer producer" in seen.text("me")
 
 
-def test_of_a_shared_transaction_the_age_is_not_known():
+def test_the_age_of_a_shared_transaction_is_not_known():
     seen = loss(age_ms=None)
     seen.take(described("CompleteAbort"))
     assert seen.cause is Cause.UNCERTAIN

@@ -51,7 +51,7 @@ def test_data_wait_while_the_markers_are_being_written(state):
     assert len(harness.client.sent(DESCRIBE)) == 3
 
 
-def test_once_complete_nobody_is_asked_again():
+def test_a_complete_transaction_is_not_described_again():
     harness = after_a_transaction()
     harness.client.prepare_describe_transactions()
     harness.send()
@@ -102,7 +102,7 @@ def test_the_gate_gives_up_when_the_markers_take_too_long():
     assert len(harness.client.sent(DESCRIBE)) <= GIVE_UP_MS + 10
 
 
-def test_who_comes_late_need_not_ask():
+def test_a_late_transaction_need_not_ask():
     harness = after_a_transaction()
     harness.run_for(FRESH_MS)
     harness.send()

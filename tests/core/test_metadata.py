@@ -47,7 +47,7 @@ def test_a_new_topic_is_asked_for_at_once_and_alone():
     assert metadata.leader_of(TP0) == (0, 0)  # what was not asked for stays
 
 
-def test_what_is_not_known_has_no_leader():
+def test_an_unknown_partition_has_no_leader():
     metadata = make_metadata()
     know(metadata, topic_metadata("topic", [0, -1]))
     assert metadata.leader_of(TP1) == (-1, 0)
@@ -94,7 +94,7 @@ def test_a_topic_wanted_while_a_request_is_under_way_is_asked_for_right_after_it
 
 
 @pytest.mark.conformance("2.21")
-def test_a_topic_error_is_told_once_and_the_topic_asked_for_again():
+def test_a_topic_error_is_reported_once_and_the_topic_is_asked_for_again():
     metadata = make_metadata()
     exchange(metadata)
     metadata.add_topic("a b", 0)
@@ -119,7 +119,7 @@ def test_a_refused_topic_names_itself():
     assert error.topics == {"secret"}
 
 
-def test_an_answer_from_a_broker_that_lags_behind_does_not_bring_an_old_leader_back():
+def test_an_answer_from_a_lagging_broker_does_not_bring_an_old_leader_back():
     metadata = make_metadata()
     know(metadata, topic_metadata("topic", [0], [5]))
     know(metadata, topic_metadata("topic", [1], [4]))
@@ -130,7 +130,7 @@ def test_an_answer_from_a_broker_that_lags_behind_does_not_bring_an_old_leader_b
     assert metadata.leader_of(TP0) == (0, -1)
 
 
-def test_a_topic_made_anew_begins_its_epochs_anew():
+def test_a_recreated_topic_begins_its_epochs_again():
     metadata = make_metadata()
     know(metadata, topic_metadata("topic", [0], [5], topic_id=b"1" * 16))
     know(metadata, topic_metadata("topic", [1], [0], topic_id=b"2" * 16))
@@ -153,7 +153,7 @@ def test_a_leader_named_by_a_refusing_broker_counts_if_its_epoch_is_newer():
 
 
 @pytest.mark.conformance("6.18")
-def test_a_topic_that_nobody_uses_is_not_asked_for_any_more():
+def test_an_unused_topic_is_not_asked_for_any_more():
     metadata = make_metadata(max_idle_ms=1_000)
     know(metadata, topic_metadata("topic", [0]), topic_metadata("other", [0]))
     metadata.add_topic("other", 900)
@@ -166,7 +166,7 @@ def test_a_topic_that_nobody_uses_is_not_asked_for_any_more():
 
 
 @pytest.mark.conformance("6.18")
-def test_a_topic_that_was_never_found_and_that_nobody_uses_is_not_asked_for_any_more():
+def test_an_unused_topic_that_was_never_found_is_not_asked_for_any_more():
     metadata = make_metadata(max_idle_ms=1_000)
     know(metadata, topic_metadata("other", [0]))
     metadata.add_topic("missing", 0)

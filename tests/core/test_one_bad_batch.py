@@ -29,9 +29,7 @@ def compress_badly_once(harness, partition, monkeypatch):
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_batch_whose_bytes_cannot_be_made_fails_alone_and_the_transaction_can_be_aborted(
-    broken, monkeypatch
-):
+def test_a_batch_that_cannot_be_serialized_fails_alone_and_can_be_aborted(broken, monkeypatch):
     # In Java what was drained with it stays open for ever.
     harness = CoreHarness(compression_type="gzip", linger_ms=10)
     harness.start_transaction(2)

@@ -52,7 +52,7 @@ def outcome_of(code, *, can_retry=False, can_split=False, is_done=False, attempt
     )
 
 
-def test_no_error_completes_and_asks_nobody():
+def test_an_answer_without_error_completes_without_asking_for_a_retry():
     def never(error):
         raise AssertionError(error)
 
@@ -65,7 +65,7 @@ def test_no_error_completes_and_asks_nobody():
 
 @pytest.mark.conformance("4.26")
 @pytest.mark.parametrize("code", FAILURES)
-def test_what_may_be_retried_is_retried_and_the_rest_fails(code):
+def test_retriable_errors_are_retried_and_the_others_fail(code):
     assert outcome_of(code, can_retry=True).action is BatchAction.RETRY
     expected = (
         BatchAction.COMPLETE if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER else BatchAction.FAIL
@@ -117,7 +117,7 @@ def test_a_named_leader_counts_only_for_codes_that_say_it_moved_and_if_it_is_kno
     assert outcome_of(code, can_retry=True, current_leader=leader).new_leader is None
 
 
-def test_errors_name_what_was_refused():
+def test_errors_name_the_refused_resource():
     topic = outcome_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED).error
     assert isinstance(topic, TopicAuthorizationError)
     assert topic.topics == {"topic"}

@@ -64,7 +64,7 @@ def test_aborting_twice_is_a_mistake_but_an_answer_after_an_abort_is_not():
     assert isinstance(future.exception(), TransactionAbortedError)
 
 
-def test_a_future_tells_offset_timestamp_and_sizes_of_its_own_record():
+def test_a_future_has_offset_timestamp_and_sizes_of_its_own_record():
     batch, futures = make_batch(3, value=b"12345")
     batch.complete(40, -1)
     batch.result.done()
@@ -297,7 +297,7 @@ def test_a_split_keeps_all_records_in_order_with_consecutive_sequences_and_no_at
 
 @pytest.mark.conformance("5.29")
 @pytest.mark.trap(34)
-def test_futures_and_callbacks_follow_their_record_into_its_part_also_through_two_splits():
+def test_futures_and_callbacks_follow_their_record_through_two_splits():
     seen: list[int] = []
     batch, futures = make_batch(
         8, value=b"x" * 100, on_delivery=lambda metadata, _: seen.append(metadata.offset)
@@ -334,7 +334,7 @@ def test_splitting_a_part_again_ends_at_single_records():
 
 @pytest.mark.conformance("4.54")
 @pytest.mark.parametrize("is_big_first", [True, False])
-def test_a_tiny_record_does_not_fit_in_behind_a_big_one(is_big_first):
+def test_a_tiny_record_does_not_fit_after_a_big_one(is_big_first):
     # In Java it does, in the bytes by which a record's size is overestimated: the part is as large
     # as the whole, refused again, and split into itself until its time is up.
     batch, _ = make_batch(0)

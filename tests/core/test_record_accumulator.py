@@ -126,7 +126,7 @@ def test_after_a_refused_batch_that_did_not_compress_its_own_ratio_counts():
 
 
 @pytest.mark.conformance("5.06")
-def test_what_a_batch_has_reached_is_learnt_for_the_next_one_of_its_topic():
+def test_the_compression_ratio_of_a_batch_is_learnt_for_the_next_one_of_its_topic():
     accumulator = make_accumulator(compression_type="gzip")
     append(accumulator, value=b"x" * 200)
     drain_one(accumulator)
@@ -298,7 +298,7 @@ def assert_all_is_counted(accumulator, on_the_wire=()):
     assert pool.available_bytes == pool.total_bytes - taken >= 0
 
 
-def test_what_an_open_batch_holds_before_it_is_compressed_is_counted():
+def test_the_uncompressed_bytes_of_an_open_batch_are_counted():
     accumulator = compressing()
     sent = 0
     while not isinstance(append(accumulator, TP0, b"x" * 100), MemoryTicket):
@@ -311,7 +311,7 @@ def test_what_an_open_batch_holds_before_it_is_compressed_is_counted():
     assert not batch.is_full
 
 
-def test_a_batch_that_is_compressed_gives_back_what_that_saved():
+def test_a_compressed_batch_gives_back_the_memory_saved():
     accumulator = compressing()
     for _ in range(80):
         append(accumulator, TP0, b"x" * 100)
@@ -352,7 +352,7 @@ def test_a_batch_without_a_codec_keeps_its_memory_until_its_end():
     assert drain_one(accumulator).memory_bytes == memory_bytes > 3_000
 
 
-def test_who_waits_for_memory_comes_before_a_batch_that_could_grow():
+def test_a_waiter_for_memory_comes_before_a_batch_that_could_grow():
     accumulator = compressing(buffer_memory=4_000)
     while accumulator.pool.available_bytes >= 1_000:
         append(accumulator, TP0, b"x" * 100)
@@ -366,7 +366,7 @@ def test_who_waits_for_memory_comes_before_a_batch_that_could_grow():
     assert isinstance(append(accumulator, TP1, b"x" * 100, ticket=ticket), FutureRecordMetadata)
 
 
-def test_who_waited_first_may_let_the_batch_grow_that_another_one_began_meanwhile():
+def test_the_first_waiter_may_extend_a_batch_that_another_one_began_meanwhile():
     accumulator = compressing(buffer_memory=3_000)
     for place, size in ((TP0, 900), (TP0, 500), (TP1, 900)):
         append(accumulator, place, b"x" * size)
@@ -404,7 +404,7 @@ def test_parts_of_a_compressed_batch_are_split_by_the_ratio_that_was_reached():
     ),
 )
 @settings(deadline=None)
-def test_memory_bounds_what_is_held_whatever_is_sent(ratio, steps):
+def test_memory_bounds_the_bytes_held_for_any_sequence_of_sends(ratio, steps):
     accumulator = compressing(ratio)
     on_the_wire = []
     for action, size in steps:
@@ -461,7 +461,7 @@ def test_sequences_are_compared_across_the_wrap():
 
 @pytest.mark.conformance("4.11")
 @pytest.mark.trap(23)
-def test_a_retry_goes_behind_smaller_sequences_and_before_all_without_a_number():
+def test_a_retry_goes_after_smaller_sequences_and_before_all_without_a_number():
     accumulator = make_accumulator(is_idempotent=True, batch_size=0)
     for _ in range(4):
         append(accumulator)
@@ -552,7 +552,7 @@ def test_parts_of_a_split_take_the_parents_place_in_sequence_order():
 
 
 @pytest.mark.conformance("5.22")
-def test_a_batch_behind_one_that_is_live_does_not_expire_before_it():
+def test_a_batch_after_a_live_one_does_not_expire_before_it():
     accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100)
     append(accumulator, TP0, now_ms=60)
     append(accumulator, TP0, now_ms=0)  # as a clock that went back begins it
@@ -601,7 +601,7 @@ def test_a_record_never_joins_an_expired_batch():
 
 
 @pytest.mark.conformance("2.33")
-def test_a_flush_waits_for_the_batches_of_its_beginning_and_for_what_they_split_into():
+def test_a_flush_waits_for_the_batches_of_its_beginning_and_their_parts():
     accumulator = make_accumulator(batch_size=1_000)
     for _ in range(5):
         append(accumulator, TP0, value=b"x" * 150)
@@ -623,7 +623,7 @@ def test_a_flush_waits_for_the_batches_of_its_beginning_and_for_what_they_split_
 
 @pytest.mark.conformance("5.36")
 @pytest.mark.trap(20)
-def test_aborting_what_was_not_drained_keeps_numbered_batches():
+def test_aborting_undrained_batches_keeps_numbered_ones():
     accumulator = make_accumulator(is_idempotent=True, batch_size=0)
     futures = [append(accumulator) for _ in range(3)]
     batch = drain_one(accumulator, sequence=0)
@@ -636,7 +636,7 @@ def test_aborting_what_was_not_drained_keeps_numbered_batches():
 
 
 @pytest.mark.conformance("5.36")
-def test_without_idempotence_aborting_what_was_not_drained_keeps_closed_batches():
+def test_aborting_undrained_batches_without_idempotence_keeps_closed_ones():
     accumulator = make_accumulator(batch_size=0)
     append(accumulator)
     append(accumulator)
@@ -647,7 +647,7 @@ def test_without_idempotence_aborting_what_was_not_drained_keeps_closed_batches(
 
 
 @pytest.mark.conformance("5.37")
-def test_aborting_all_fails_what_waits_and_what_is_on_the_wire():
+def test_aborting_all_fails_waiting_and_in_flight_batches():
     accumulator = make_accumulator(batch_size=0)
     futures = [append(accumulator, place) for place in (TP0, TP0, TP1)]
     drain_one(accumulator)
@@ -701,7 +701,7 @@ def test_a_batch_stays_incomplete_until_its_callbacks_ran():
 
 
 @pytest.mark.conformance("5.16")
-def test_the_queue_that_was_served_goes_behind_the_others():
+def test_the_served_queue_goes_after_the_others():
     accumulator = make_accumulator(batch_size=0)
     tp2 = TopicPartition("other", 0)
     for place in (TP0, TP1, tp2, TP0):
@@ -760,7 +760,7 @@ def test_no_more_is_compressed_ahead_than_a_request_holds():
     assert accumulator.take_full_batches() == records_of(*heads[2:])
 
 
-def test_of_a_partition_one_batch_is_compressed_ahead_at_a_time_since_a_request_has_one():
+def test_one_batch_of_a_partition_is_compressed_ahead_at_a_time():
     accumulator = compressing(ratio=1.0)
     fill(accumulator, batches=3)
     first, second, _ = queued(accumulator)
@@ -781,7 +781,7 @@ def test_a_thread_that_waits_for_all_batches_gets_the_one_that_is_sent_last():
     assert accumulator.take_newest_full_batch() is None
 
 
-def test_a_batch_that_is_drained_while_another_thread_compresses_it_is_sent_as_it_was_drained():
+def test_a_batch_drained_while_another_thread_compresses_it_is_sent_as_drained():
     accumulator = compressing(ratio=1.0)
     fill(accumulator)
     batch = head(accumulator)
@@ -806,7 +806,7 @@ def test_a_batch_that_was_drained_or_has_failed_is_not_compressed_ahead():
     assert accumulator.take_full_batches() == records_of(third)
 
 
-def test_records_go_on_behind_a_batch_that_is_compressed_ahead():
+def test_records_are_appended_after_a_batch_that_is_compressed_ahead():
     accumulator = compressing(ratio=1.0)
     fill(accumulator)
     first, second = queued(accumulator)
@@ -821,7 +821,7 @@ def test_records_go_on_behind_a_batch_that_is_compressed_ahead():
     assert first.is_closed
 
 
-def test_a_batch_that_is_compressed_ahead_gives_back_what_that_saved_before_it_is_drained():
+def test_a_batch_compressed_ahead_gives_back_the_memory_saved_before_it_is_drained():
     # However many wait, none is held twice: as it was, and as it will be sent.
     accumulator = compressing(ratio=0.4)
     fill(accumulator)

@@ -67,7 +67,7 @@ def send_two_and_have_the_first_refused(harness, *, is_aborting):
 @pytest.mark.parametrize(
     ("version", "options"), [(1, {}), (1, {"is_before_4": True}), (2, {})], ids=str
 )
-def test_the_next_transaction_does_not_begin_under_the_number_of_what_was_written(
+def test_the_next_transaction_does_not_begin_under_the_number_of_a_written_batch(
     version, options, is_aborting
 ):
     cluster = make_cluster(version, **options)
@@ -100,7 +100,7 @@ def test_where_the_epoch_cannot_be_raised_the_next_transaction_is_refused():
         harness.begin_transaction()
 
 
-def test_what_is_lost_after_it_was_renumbered_is_not_repeated_before_2_5():
+def test_a_batch_lost_after_it_was_renumbered_is_not_retried_before_2_5():
     # The log was cut, and the broker has forgotten the producer: it is to begin at 0 again.
     cluster = make_cluster(1, **OLD_CLUSTER, producer_id_expiration_ms=60_000)
     cluster.told_log_start = lambda log: log.log_start_offset
@@ -158,7 +158,7 @@ def wait_for_another(harness, requests):
     return again
 
 
-def test_an_overtaken_batch_that_is_too_large_is_not_split_behind_what_overtook_it():
+def test_a_too_large_batch_is_not_split_after_a_later_one_has_overtaken_it():
     harness = idempotent(linger_ms=10)
 
     def send(*values):
@@ -180,7 +180,7 @@ def test_an_overtaken_batch_that_is_too_large_is_not_split_behind_what_overtook_
     assert second.result().offset == 5
 
 
-def test_a_retry_waits_for_the_answer_of_what_was_renumbered_on_the_wire():
+def test_a_retry_waits_for_the_answer_to_a_batch_renumbered_on_the_wire():
     # A broker that has forgotten the producer takes the third though it refused the second.
     cluster = make_cluster()
     harness = Holding(cluster, transactional_id=None)
@@ -232,7 +232,7 @@ def test_a_number_that_was_written_under_is_not_given_to_the_next_batch(is_writt
     assert values == [b"written", b"later"]
 
 
-def test_what_may_be_written_keeps_its_number_when_an_earlier_batch_is_refused():
+def test_a_batch_that_may_be_written_keeps_its_number_when_an_earlier_one_is_refused():
     # A leader that does not know the producer may have accepted those after it.
     harness = CoreHarness(transaction_version=1)
     harness.start_transaction()
@@ -276,7 +276,7 @@ def test_a_batch_that_keeps_its_number_was_not_renumbered():
     harness.begin_transaction()
 
 
-def test_a_batch_without_a_number_is_not_behind_what_was_written():
+def test_a_batch_without_a_number_is_not_overtaken():
     # Its number is -1, which is ahead of those that are more than half the way round.
     harness = CoreHarness(transaction_version=1, max_in_flight_requests_per_connection=2)
     harness.start_transaction()
@@ -310,7 +310,7 @@ def test_a_number_that_may_be_written_under_is_not_given_to_the_next_batch(code)
     assert [record.value for record in cluster.read(TP0, read_committed=False)] == [b"b"]
 
 
-def test_nor_one_whose_batch_has_expired_on_the_wire():
+def test_the_number_of_a_batch_that_expired_on_the_wire_is_not_given_away():
     cluster = make_cluster(1)
     harness = Holding(cluster, delivery_timeout_ms=6000, request_timeout_ms=6000, batch_size=100)
     harness.init()
@@ -334,7 +334,7 @@ def test_nor_one_whose_batch_has_expired_on_the_wire():
     assert values == [b"b" * 80]
 
 
-def test_no_number_is_given_away_behind_a_batch_that_failed_in_doubt():
+def test_no_number_is_given_after_a_batch_that_failed_in_doubt():
     # A leader that does not know the producer has taken the second.
     cluster, harness, futures, requests = send_and_hold(b"a", b"b", b"c")
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -394,7 +394,7 @@ def test_a_late_answer_of_an_earlier_transaction_is_none_of_the_next_ones_busine
     assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 9
 
 
-def test_only_what_was_renumbered_is_overtaken_by_what_is_written_under_its_old_number():
+def test_only_a_renumbered_batch_is_overtaken_by_one_written_under_its_old_number():
     harness = CoreHarness(transaction_version=1)
     harness.start_transaction()
     harness.know_topics()

@@ -112,7 +112,7 @@ def test_rows_fill_the_batches_that_their_records_fill_one_by_one(
     assert len(sent[1]) > 5
 
 
-def test_each_call_takes_what_one_batch_takes_and_says_which_rows():
+def test_each_call_takes_the_rows_of_one_batch_and_says_which():
     harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
     run = run_of(harness, [b"x" * 100] * 20)
     harness.send(partition=0, value=b"x" * 100)
@@ -234,7 +234,7 @@ def test_rows_that_waited_for_memory_join_the_batch_of_a_record_that_did_too():
     assert not harness.core._accumulator.pool.waiting
 
 
-def test_rows_that_waited_in_vain_for_memory_make_the_transaction_abortable():
+def test_rows_that_time_out_waiting_for_memory_make_the_transaction_abortable():
     harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
     blocked = append(harness, run_of(harness, [b"0"], partition=1))
@@ -399,7 +399,7 @@ def test_a_partition_that_there_is_not_is_refused_where_a_record_of_it_is():
         check_partition(harness, 3)
 
 
-def test_where_there_are_no_rows_the_state_is_looked_at_all_the_same():
+def test_the_state_is_checked_even_without_rows():
     harness = with_three_partitions()
     harness.core.check_can_append()
     harness.abort()

@@ -157,7 +157,7 @@ def test_no_more_requests_are_in_flight_than_allowed():
 
 @pytest.mark.conformance("4.07")
 @pytest.mark.trap(21, 22)
-def test_retries_go_one_by_one_in_sequence_order_and_new_records_stay_behind():
+def test_retries_go_one_by_one_in_sequence_order_before_new_records():
     harness = idempotent()
     _, requests = send_each(harness, 3)
     harness.client.answer_produce(requests[0], ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -188,7 +188,7 @@ def test_answers_out_of_order_still_put_the_retries_in_order():
 
 
 @pytest.mark.conformance("4.09")
-def test_what_was_acknowledged_never_goes_back():
+def test_the_last_acknowledged_sequence_never_goes_back():
     harness = idempotent()
     futures, requests = send_each(harness, 2)
     harness.client.answer_produce(requests[1], base_offset=1_000)
@@ -415,7 +415,7 @@ def test_cluster_authorization_failure_from_produce_is_fatal():
 
 
 @pytest.mark.conformance("4.60")
-def test_a_refused_id_fails_what_waits_and_is_asked_for_again():
+def test_a_refused_producer_id_fails_waiting_records_and_is_asked_for_again():
     harness = CoreHarness(transactional_id=None)
     harness.know_topics()
     future = harness.send()
@@ -467,7 +467,7 @@ def test_a_topic_that_is_written_to_does_not_expire_from_metadata():
     assert harness.client.sent(ApiKey.METADATA)[-1].topics == ()
 
 
-def test_metadata_for_what_waits_are_asked_for_at_once():
+def test_metadata_for_waiting_batches_are_asked_for_at_once():
     # Nothing else would wake the loop: the batch went when its time was up. (Java's polls behind.)
     harness = idempotent(metadata_max_idle_ms=5_000)
     (future,), (request,) = send_each(harness, 1)
@@ -561,7 +561,7 @@ def test_the_identity_is_one_value():
     assert harness.manager.identity.producer_id_and_epoch == ProducerIdAndEpoch(13131, 0)
 
 
-def test_a_topic_made_anew_gets_one_batch_first():
+def test_a_recreated_topic_gets_one_batch_first():
     """A broker takes any first number of a producer it does not know. Java's sends on."""
     harness = idempotent()
     send_each(harness, 1)
@@ -571,7 +571,7 @@ def test_a_topic_made_anew_gets_one_batch_first():
     assert harness.manager.sequences._known_as == {}
 
 
-def test_nobody_is_woken_for_a_batch_that_has_to_wait_for_an_answer():
+def test_the_sender_is_not_woken_for_a_batch_that_has_to_wait_for_an_answer():
     """Five batches of a partition are on their way: an answer wakes the sender first."""
     harness = idempotent(batch_size=0)
     for _ in range(5):
@@ -595,7 +595,7 @@ def make_busy(harness):
     harness.core.needs_wakeup = False
 
 
-def test_nobody_is_woken_for_a_broker_that_owes_answers_and_takes_no_more():
+def test_the_sender_is_not_woken_for_a_broker_with_all_requests_in_flight():
     harness = idempotent(batch_size=0, max_in_flight_requests_per_connection=2)
     make_busy(harness)
     futures = [harness.send(partition=partition) for partition in (1, 0, 1)]
@@ -627,7 +627,7 @@ def test_a_busy_broker_does_not_keep_another_one_waiting():
     assert harness.core.needs_wakeup
 
 
-def test_somebody_is_woken_to_compress_though_the_broker_takes_no_more():
+def test_the_sender_is_woken_to_compress_though_the_broker_takes_no_more():
     harness = idempotent(
         batch_size=0, max_in_flight_requests_per_connection=2, compression_type="gzip"
     )

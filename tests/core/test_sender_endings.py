@@ -37,7 +37,7 @@ from txnproducer.records import TopicPartition
 # --- delivery callbacks ---------------------------------------------------------------------
 
 
-def test_callbacks_that_become_due_behind_the_look_for_them_are_not_in_it():
+def test_callbacks_that_become_due_after_the_list_is_taken_are_not_in_it():
     # The loop's thread looks with its lock, and runs without: one that came into the very list
     # that it looked at would be run at once, and again in its turn.
     harness = idempotent()
@@ -57,7 +57,7 @@ def test_callbacks_that_become_due_behind_the_look_for_them_are_not_in_it():
 
 
 @pytest.mark.conformance("4.36")
-def test_a_batch_that_expires_unsent_leaves_no_doubt_behind():
+def test_a_batch_that_expires_unsent_leaves_no_doubt():
     harness = idempotent(delivery_timeout_ms=31_000)
     harness.client.stop_node(0)
     future = harness.send()
@@ -71,7 +71,7 @@ def test_a_batch_that_expires_unsent_leaves_no_doubt_behind():
 
 @pytest.mark.conformance("4.41")
 @pytest.mark.quirk("Q13")
-def test_a_batch_that_expires_at_its_first_attempt_on_the_wire_leaves_its_partition_in_doubt():
+def test_a_batch_that_expires_in_its_first_attempt_leaves_its_partition_in_doubt():
     """Java judges "sent before" by "put back before" and misses the first attempt."""
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
     (future,), (request,) = send_each(harness, 1)
@@ -141,7 +141,7 @@ def test_a_batch_that_is_overdue_is_failed_and_not_sent():
 
 @pytest.mark.conformance("4.25")
 @pytest.mark.quirk("Q14")
-def test_a_retriable_answer_at_the_deadline_is_told_and_leaves_doubt():
+def test_a_retriable_answer_at_the_deadline_is_reported_and_leaves_doubt():
     """Java counts it as a certain refusal."""
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
     (future,), (request,) = send_each(harness, 1)
@@ -210,7 +210,7 @@ def numbers_of(harness):
 
 
 @pytest.mark.conformance("4.61")
-def test_of_a_refused_batch_each_record_gets_the_error_that_is_its_own():
+def test_each_record_of_a_refused_batch_gets_its_own_error():
     harness = idempotent(linger_ms=10)
     good, bad = harness.send(), harness.send()
     harness.client.prepare_produce(
@@ -227,7 +227,7 @@ def test_of_a_refused_batch_each_record_gets_the_error_that_is_its_own():
 @pytest.mark.trap(18, 35)
 @pytest.mark.quirk("Q4")
 @pytest.mark.parametrize("is_first", [False, True])
-def test_a_late_success_after_a_wipe_frees_its_memory_and_the_others_of_the_answer_go_on(is_first):
+def test_a_late_success_after_a_reset_of_numbers_frees_its_memory_and_the_others_end(is_first):
     harness = idempotent()
     futures = [harness.send(partition=partition) for partition in (0, 1)]
     harness.settle()
@@ -283,7 +283,7 @@ def test_a_callback_of_an_expired_batch_may_send_again():
 
 
 @pytest.mark.conformance("5.20")
-def test_with_one_in_flight_an_expired_batch_keeps_its_partition_muted_until_the_answer():
+def test_an_expired_batch_keeps_its_partition_muted_until_the_answer_with_one_in_flight():
     harness = CoreHarness(
         transactional_id=None,
         max_in_flight_requests_per_connection=1,
@@ -341,7 +341,7 @@ def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code, is_tra
 
 
 @pytest.mark.conformance("4.52")
-def test_a_batch_that_is_too_large_behind_its_time_is_not_split():
+def test_a_too_large_batch_is_not_split_after_its_delivery_timeout():
     # Without idempotence nothing else keeps its parts from being sent after its error.
     harness = CoreHarness(
         transactional_id=None,
@@ -397,7 +397,7 @@ def test_a_batch_that_is_too_large_is_split_and_its_parts_go_one_by_one():
     assert harness.core.metrics()["batch-split-total"] >= 1
 
 
-def test_a_part_on_the_wire_behind_a_later_batch_expires_in_its_time():
+def test_a_part_on_the_wire_after_a_later_batch_expires_in_its_time():
     """Java's ends its look at the later one, so the parts that wait expire before the first."""
     harness = idempotent(delivery_timeout_ms=21_000, request_timeout_ms=20_990, linger_ms=10)
     ended = []
@@ -478,7 +478,7 @@ def forget_the_producer(harness):
     )
 
 
-def test_what_waits_is_not_sent_once_its_partitions_numbers_are_void():
+def test_a_waiting_batch_is_not_sent_once_its_partitions_numbers_are_void():
     harness = CoreHarness(transaction_version=1)
     futures, requests, unknown = forget_the_producer(harness)
     harness.client.answer_produce(requests[1], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -492,7 +492,7 @@ def test_what_waits_is_not_sent_once_its_partitions_numbers_are_void():
     harness.begin_transaction()
 
 
-def test_nothing_is_begun_behind_what_was_written_under_a_void_number():
+def test_no_transaction_begins_after_a_batch_written_under_a_void_number():
     # The next transaction begins at 0 under the same epoch: the broker may have that number.
     harness = CoreHarness(transaction_version=1)
     futures, requests, unknown = forget_the_producer(harness)
@@ -593,7 +593,7 @@ def refuse(request, now_ms):
     raise IllegalStateError("not ready")
 
 
-def test_an_end_that_nobody_awaits_is_dropped():
+def test_a_completion_without_a_request_is_dropped():
     harness = idempotent()
     _, (request,) = send_each(harness, 1)
     harness.core.handle(ClientResponse(request, ProduceResponse(())), 0)
@@ -665,7 +665,7 @@ def test_time_spent_waiting_is_added_up():
     assert harness.core.metrics()["flush-time-ns-total"] == 11
 
 
-def test_rates_and_averages_forget_what_is_long_ago():
+def test_rates_and_averages_forget_old_samples():
     metrics = Metrics(0)
     metrics.count("record-send", 30, 0)
     metrics.observe("request-latency", 8, 0)
@@ -695,7 +695,7 @@ def test_a_plain_producer_has_no_transactions():
         (ErrorCode.REQUEST_TIMED_OUT, "the broker may have the records; its last attempt ended"),
     ],
 )
-def test_what_expires_before_a_retry_says_what_its_last_attempt_ended_with(code, words):
+def test_a_batch_that_expires_before_a_retry_reports_the_error_of_its_last_attempt(code, words):
     harness = idempotent(
         delivery_timeout_ms=20_000,
         request_timeout_ms=10_000,

@@ -98,7 +98,7 @@ def test_a_commit_waits_for_delivery_callbacks_too():
 
 @pytest.mark.conformance("6.03")
 @pytest.mark.trap(36)
-def test_an_abort_drops_what_was_never_sent_and_sends_again_what_was():
+def test_an_abort_drops_unsent_batches_and_retries_sent_ones():
     harness = in_transaction()
     sent = harness.send()
     harness.settle()
@@ -121,7 +121,7 @@ def test_an_abort_drops_what_was_never_sent_and_sends_again_what_was():
 
 @pytest.mark.conformance("6.04")
 @pytest.mark.trap(36)
-def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
+def test_unsent_batches_fail_with_the_abortable_error():
     harness = in_transaction(linger_ms=1_000)
     waiting = harness.send(partition=0)
     refused = harness.send(partition=1, value=b"x" * 2_000_000)
@@ -134,7 +134,7 @@ def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
 @pytest.mark.conformance("6.04")
 @pytest.mark.trap(36)
 @pytest.mark.parametrize("is_after_an_error", [False, True])
-def test_after_an_abort_began_what_was_not_sent_fails_with_that_of_an_abort(is_after_an_error):
+def test_unsent_batches_fail_with_the_error_of_an_abort_that_has_begun(is_after_an_error):
     harness = in_transaction(linger_ms=1_000)
     waiting = harness.send(partition=0)
     if is_after_an_error:
@@ -146,7 +146,7 @@ def test_after_an_abort_began_what_was_not_sent_fails_with_that_of_an_abort(is_a
 
 
 @pytest.mark.conformance("6.06")
-def test_a_fatal_error_fails_what_is_on_the_wire_and_its_answer_frees_the_memory():
+def test_a_fatal_error_fails_in_flight_batches_and_their_answer_frees_the_memory():
     harness = in_transaction()
     future = harness.send()
     harness.settle()
@@ -352,7 +352,7 @@ def close(harness):
 
 
 @pytest.mark.conformance("6.19")
-def test_a_close_sends_what_there_is_first():
+def test_a_close_sends_waiting_records_first():
     harness = CoreHarness(transactional_id=None, linger_ms=10_000)
     harness.start_idempotent()
     future = harness.send()
@@ -453,7 +453,7 @@ def test_a_closed_producer_refuses_every_call():
 
 @pytest.mark.conformance("2.26")
 @pytest.mark.quirk("Q12")
-def test_a_record_outside_a_transaction_is_refused_and_leaves_nothing_behind():
+def test_a_record_outside_a_transaction_is_refused_and_leaves_nothing():
     """In Java the refused record stays queued and holds up the next commit."""
     harness = CoreHarness()
     harness.init_transactions()
@@ -467,7 +467,7 @@ def test_a_record_outside_a_transaction_is_refused_and_leaves_nothing_behind():
 
 @pytest.mark.conformance("2.26")
 @pytest.mark.parametrize("end", ["begin_commit", "begin_abort"])
-def test_a_record_behind_the_end_of_a_transaction_is_refused_though_a_batch_is_open(end):
+def test_a_record_after_the_end_of_a_transaction_is_refused_though_a_batch_is_open(end):
     harness = in_transaction(linger_ms=60_000)
     harness.send()
     getattr(harness.core, end)()
@@ -576,7 +576,7 @@ def test_a_record_that_finds_no_memory_in_time_fails():
 
 
 @pytest.mark.conformance("5.31")
-def test_waiting_for_memory_sends_what_lingers_and_goes_on_when_it_is_answered():
+def test_waiting_for_memory_sends_lingering_batches_and_goes_on_when_they_are_answered():
     harness = in_transaction(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
     harness.client.prepare_produce()
     harness.client.prepare_produce()
@@ -602,7 +602,7 @@ def test_a_close_ends_the_wait_for_metadata_and_for_memory():
         harness.try_send("missing", blocked=metadata)
 
 
-def test_a_partition_joins_every_transaction_anew():
+def test_a_partition_joins_every_transaction_again():
     harness = in_transaction()
     for _ in range(3):
         harness.client.prepare_produce()
@@ -641,7 +641,7 @@ def test_a_close_whose_abort_is_refused_ends_and_says_so(monkeypatch):
     assert harness.core.is_closed
 
 
-def test_a_local_failure_is_told_by_the_next_call_too():
+def test_a_local_failure_is_raised_by_the_next_call_too():
     harness = in_transaction()
     harness.send(value=b"x" * 2_000_000)
     with pytest.raises(KafkaError):

@@ -136,7 +136,7 @@ def test_a_partition_takes_the_new_epoch_only_when_nothing_old_is_in_flight(idem
 
 
 @pytest.mark.conformance("4.16")
-def test_a_partition_with_batches_in_flight_keeps_its_epoch_and_then_forgets_what_was_acked(
+def test_a_partition_keeps_its_epoch_with_batches_in_flight_and_then_forgets_its_acks(
     idempotent,
 ):
     ack(idempotent, drain(idempotent, 3))
@@ -230,7 +230,7 @@ def test_a_partition_that_the_broker_forgot_begins_at_zero_and_others_go_on(tran
     assert transactional.partitions.get_or_create(TP1).next_sequence == 1
 
 
-def test_a_partition_is_known_by_what_it_acknowledged_for_this_producer_id(either):
+def test_a_partition_is_known_by_its_acknowledgements_for_this_producer_id(either):
     first = drain(either)
     assert not either.is_known_in(TP0)
     ack(either, first)
@@ -255,7 +255,7 @@ def test_a_batch_written_under_another_number_says_nothing_of_the_present_id(eit
     assert not either.is_known_in(TP0)
 
 
-def test_a_topic_that_was_made_anew_knows_nobody(either):
+def test_a_recreated_topic_knows_no_producer(either):
     either.keep_known_in({"topic": b"old", "other": b"same"})
     for place in (TP0, OTHER):
         ack(either, drain(either, place=place))
@@ -342,7 +342,7 @@ def test_the_next_batch_is_recognised_around_the_wrap(transactional):
 
 @pytest.mark.conformance("4.29")
 @pytest.mark.trap(30)
-def test_out_of_order_behind_an_expired_batch_waits_unless_it_is_the_next_one(idempotent):
+def test_out_of_order_after_an_expired_batch_waits_unless_it_is_the_next_one(idempotent):
     expired, following, third = (drain(idempotent) for _ in range(3))
     expire(idempotent, expired)
     assert can_retry(idempotent, third, OUT_OF_ORDER)
@@ -353,7 +353,7 @@ def test_out_of_order_behind_an_expired_batch_waits_unless_it_is_the_next_one(id
 
 @pytest.mark.conformance("4.30")
 @pytest.mark.trap(28)
-def test_unknown_producer_is_asked_again_while_the_log_start_is_not_told(either):
+def test_unknown_producer_id_is_retried_while_the_log_start_offset_is_unknown(either):
     ack(either, drain(either), base_offset=5)
     batch = drain(either)
     assert can_retry(either, batch, UNKNOWN, log_start_offset=-1)
@@ -390,7 +390,7 @@ def test_unknown_producer_without_truncation_fails_in_a_transaction(transactiona
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN])
-def test_what_was_behind_an_unknown_producer_ends_with_it(transactional, code):
+def test_batches_after_one_refused_with_unknown_producer_id_fail_with_it(transactional, code):
     first, second = drain(transactional), drain(transactional)
     fail(transactional, first, UNKNOWN)  # the numbers begin at 0 again
     for _ in range(2):  # Java's is sent again until its time is up

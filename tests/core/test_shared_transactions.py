@@ -32,7 +32,7 @@ from txnproducer.records import OffsetAndMetadata, PartitionReceipt, Transaction
 
 
 @VERSIONS
-def test_what_participants_wrote_is_committed_with_one_end_txn(version):
+def test_participants_records_are_committed_with_one_end_txn(version):
     cluster = make_cluster(version)
     holder = started(cluster)
     lease = leased(holder)
@@ -54,7 +54,7 @@ def test_what_participants_wrote_is_committed_with_one_end_txn(version):
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_the_line_about_a_shared_transaction_tells_no_age(is_commit, caplog):
+def test_the_line_about_a_shared_transaction_has_no_age(is_commit, caplog):
     caplog.set_level(logging.INFO, "txnproducer.transactions")
     cluster = make_cluster(2)
     holder = started(cluster)
@@ -108,7 +108,7 @@ def test_a_transaction_without_any_record_is_committed(version):
 
 
 @VERSIONS
-def test_offsets_are_committed_with_what_participants_wrote(version):
+def test_offsets_are_committed_with_the_participants_records(version):
     cluster = make_cluster(version)
     holder = started(cluster)
     receipts = share(cluster, holder, [])
@@ -122,7 +122,7 @@ def test_offsets_are_committed_with_what_participants_wrote(version):
 # --- receipts ------------------------------------------------------------------------------------
 
 
-def test_a_receipt_says_what_was_written():
+def test_a_receipt_lists_the_written_partitions():
     cluster = make_cluster()
     lease = leased(started(cluster))
     harness = participant(cluster, lease, 1)
@@ -258,7 +258,7 @@ def test_the_holder_of_a_lease_writes_no_records():
 
 
 @VERSIONS
-def test_what_was_written_into_is_not_leased(version):
+def test_a_transaction_with_records_is_not_leased(version):
     cluster = make_cluster(version)
     holder = started(cluster)
     with pytest.raises(IllegalStateError, match="nothing to lease"):
@@ -310,7 +310,7 @@ def test_old_clusters_share_nothing():
 
 @VERSIONS
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_an_abort_before_the_receipts_ends_what_participants_may_have_begun(version, has_begun):
+def test_an_abort_before_the_receipts_ends_transactions_begun_by_participants(version, has_begun):
     cluster = make_cluster(version)
     holder = started(cluster)
     lease = leased(holder)
@@ -379,7 +379,7 @@ def test_a_participant_needs_the_id_of_the_lease():
         OnCluster(cluster, transactional_id="other").core.begin_join(lease, 0)
 
 
-def test_what_is_leased_is_told_by_the_core():
+def test_the_core_returns_its_lease():
     holder = started(make_cluster())
     with pytest.raises(IllegalStateError, match="not leased"):
         assert holder.core.lease

@@ -79,7 +79,7 @@ def test_the_end_of_a_producer_ends_its_transaction(lines, is_sent):
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_poisoned_producer_tells_of_the_transaction_that_was_open(lines, is_open):
+def test_a_poisoned_producer_logs_the_transaction_that_was_open(lines, is_open):
     harness = started(make_cluster(2))
     if is_open:
         harness.begin()
@@ -90,7 +90,7 @@ def test_a_poisoned_producer_tells_of_the_transaction_that_was_open(lines, is_op
     assert len(lines()) == is_open
 
 
-def test_nothing_is_put_together_where_nobody_listens(monkeypatch):
+def test_no_text_is_formatted_for_a_disabled_logger(monkeypatch):
     harness = started(make_cluster(2))
     logging.getLogger("txnproducer.transactions").setLevel(logging.WARNING)
     monkeypatch.setattr(type(harness.manager.progress), "age_ms", property(lambda _: 1 / 0))
@@ -115,7 +115,7 @@ def test_metrics_are_numbers():
     assert harness.core.metrics()["batch-size-avg"] == 0.0
 
 
-def test_a_refusal_begins_with_the_cause_and_is_told_once():
+def test_a_refusal_begins_with_the_cause_and_names_it_once():
     harness = OnCluster(make_cluster(2))
     harness.rewrite[ApiKey.INIT_PRODUCER_ID] = lambda answer: type(answer)(
         ErrorCode.POLICY_VIOLATION

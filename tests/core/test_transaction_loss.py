@@ -363,7 +363,7 @@ def test_offsets_of_a_producer_id_that_is_gone_name_the_newer_producer():
     assert "epoch 3, has taken over" in str(error)
 
 
-def test_while_an_abort_is_under_way_a_batchs_loss_is_no_news():
+def test_the_loss_of_a_batch_is_not_reported_during_an_abort():
     harness = asking(make_cluster(2))
     harness.stalled.add(ApiKey.END_TXN)
     harness.core.begin_abort()

@@ -80,7 +80,7 @@ def test_an_empty_transaction_ends_without_a_request(version, call):
 
 @pytest.mark.conformance("2.31")
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_empty_transaction_behind_one_with_records_ends_without_a_request_too(version):
+def test_an_empty_transaction_after_one_with_records_ends_without_a_request_too(version):
     driver = with_partition(version=version)
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None)
@@ -193,7 +193,7 @@ def test_the_end_waits_for_incomplete_batches():
 
 
 @pytest.mark.conformance("1.20")
-def test_an_ended_transaction_leaves_no_partition_behind():
+def test_an_ended_transaction_leaves_no_partition():
     driver = with_partition(version=1)
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
@@ -220,7 +220,7 @@ def test_an_ended_transaction_leaves_id_coordinator_and_sequence_numbers_as_they
 
 
 @pytest.mark.conformance("1.20")
-def test_an_error_and_what_it_left_behind_end_with_the_transaction():
+def test_an_error_and_its_effects_end_with_the_transaction():
     driver = begun(version=1)
     manager = driver.manager
     manager.maybe_add_partition(TP0)
@@ -439,7 +439,7 @@ def test_an_old_epoch_from_produce_is_abortable_and_keeps_its_name():
 @pytest.mark.conformance("2.10")
 @pytest.mark.trap(10)
 @pytest.mark.parametrize("kind", [ProducerFencedError, InvalidProducerEpochError])
-def test_each_later_call_raises_a_fresh_error_where_the_last_was_fencing_or_an_old_epoch(kind):
+def test_each_later_call_raises_a_fresh_error_after_fencing_or_an_old_epoch(kind):
     driver = with_partition()
     error = kind("the first")
     driver.manager.progress.maybe_transition_to_error_state(error)
@@ -453,7 +453,7 @@ def test_each_later_call_raises_a_fresh_error_where_the_last_was_fencing_or_an_o
 
 
 @pytest.mark.conformance("2.10")
-def test_any_other_error_is_the_cause_of_what_later_calls_raise():
+def test_any_other_error_is_the_cause_of_later_calls_errors():
     driver = with_partition()
     error = TopicAuthorizationError()
     driver.manager.progress.maybe_transition_to_error_state(error)
@@ -480,7 +480,7 @@ def test_a_poisoned_producer_names_the_illegal_transition_as_the_cause():
 @pytest.mark.conformance("4.57")
 @pytest.mark.trap(32)
 @pytest.mark.parametrize("error", [NetworkError(), KafkaTimeoutError(), InvalidTxnStateError()])
-def test_what_was_retried_in_vain_is_told_as_abortable(error):
+def test_an_error_after_the_last_retry_is_abortable(error):
     driver = with_partition()
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     driver.manager.progress.maybe_transition_to_error_state(error)
@@ -517,7 +517,7 @@ def test_a_batch_that_fails_during_the_commit_ends_the_commit():
 
 
 @pytest.mark.conformance("1.18")
-def test_a_fatal_error_wakes_whoever_waits_even_for_a_request_not_sent():
+def test_a_fatal_error_wakes_every_waiter_even_of_a_request_not_sent():
     driver = with_partition()
     offsets = driver.send_offsets()
     commit = driver.manager.begin_commit()
@@ -530,7 +530,7 @@ def test_a_fatal_error_wakes_whoever_waits_even_for_a_request_not_sent():
 
 @pytest.mark.conformance("2.11")
 @pytest.mark.quirk("D6")
-def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit_and_abort():
+def test_an_unseen_failure_is_raised_wrapped_by_init_and_raw_by_commit_and_abort():
     driver = TxnDriver()
     driver.manager.initialize_transactions()
     driver.expect(FindCoordinatorRequest)

@@ -81,7 +81,7 @@ def test_each_pair_of_states_is_legal_or_changes_nothing(source, target):
 @pytest.mark.parametrize(
     "source", [s for s in S if s not in {*ERROR_STATES, S.PREPARED_TRANSACTION}], ids=named
 )
-def test_a_call_at_the_wrong_moment_is_told_the_cause_and_the_way_out_before_the_states(source):
+def test_an_illegal_call_raises_the_cause_and_the_way_out_before_the_states(source):
     target = next(target for target in S if source not in SOURCES_OF[target])
     with pytest.raises(IllegalStateError) as refusal:
         machine_in(source).check_transition(target)

@@ -173,7 +173,7 @@ def test_a_refused_login_fails_the_request_in_hand_too():
     assert in_hand.result.error is error
 
 
-def test_a_refused_login_matters_to_nobody_who_has_nothing_to_send():
+def test_a_refused_login_does_not_fail_a_producer_with_nothing_to_send():
     driver = begun()
     driver.as_sender(driver.manager.progress.authentication_failed, SaslAuthenticationError())
     assert driver.state is S.IN_TRANSACTION
@@ -185,7 +185,7 @@ def test_a_refused_login_matters_to_nobody_who_has_nothing_to_send():
     ("version", "can_bump", "must_bump", "can_abort"),
     [(1, True, True, True), (1, False, False, False), (2, True, False, True)],
 )
-def test_who_raises_the_epoch_is_remembered_while_the_coordinator_is_away(
+def test_the_side_that_raises_the_epoch_is_remembered_while_the_coordinator_is_away(
     version, can_bump, must_bump, can_abort
 ):
     driver = begun(version=version, can_bump=can_bump)

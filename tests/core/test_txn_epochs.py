@@ -66,7 +66,7 @@ def test_an_abort_without_anything_added_raises_the_epoch_alone():
 
 @pytest.mark.conformance("3.30")
 @pytest.mark.parametrize("can_bump", [True, False])
-def test_a_producer_that_its_coordinator_does_not_know_is_cured_by_an_abort_and_an_epoch(can_bump):
+def test_a_producer_unknown_to_its_coordinator_is_cured_by_an_abort_and_a_new_epoch(can_bump):
     driver = begun(version=1, can_bump=can_bump)
     driver.manager.maybe_add_partition(TP0)
     driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_PRODUCER_ID)
@@ -98,7 +98,7 @@ def test_a_bump_that_becomes_due_during_the_abort_is_made():
 
 @pytest.mark.conformance("4.55")
 @pytest.mark.trap(33)
-def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
+def test_an_error_during_the_commit_raises_the_epoch_after_the_abort():
     # In Java it stays: where the broker has lost the end of its log, every later transaction of
     # `send(); commit()` goes on with the same number, and fails.
     driver = with_partition(version=1)
@@ -115,7 +115,7 @@ def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
 
 @pytest.mark.conformance("3.45")
 @pytest.mark.parametrize("can_bump", [True, False])
-def test_v2_leaves_the_epoch_to_the_coordinator_whatever_that_can_do(can_bump):
+def test_v2_leaves_the_epoch_to_the_coordinator_in_all_versions(can_bump):
     driver = with_partition(version=2, can_bump=can_bump)
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     assert driver.manager.identity.can_handle_abortable_error
@@ -140,7 +140,7 @@ def test_in_v2_an_answer_that_was_lost_makes_the_client_raise_no_epoch():
 
 @pytest.mark.conformance("3.33")
 @pytest.mark.quirk("D8")
-def test_a_bump_that_fails_is_told_at_the_next_begin():
+def test_a_failed_epoch_bump_is_raised_at_the_next_begin():
     driver = with_partition(version=1)
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     abort = driver.manager.begin_abort()
@@ -186,7 +186,7 @@ def test_a_bump_that_must_be_aborted_is_made_up_for_by_the_abort():
 
 
 @pytest.mark.conformance("3.34")
-def test_a_fatal_end_is_told_with_its_own_error():
+def test_a_fatal_end_raises_its_own_error():
     driver = with_partition(version=1)
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     abort = driver.manager.begin_abort()

@@ -62,7 +62,7 @@ def test_the_call_that_waited_gets_the_error_itself_and_later_ones_get_it_as_a_c
 
 
 @pytest.mark.conformance("2.09")
-def test_the_refusal_of_the_calls_own_request_is_told_as_it_is():
+def test_the_refusal_of_the_calls_own_request_is_raised_unwrapped():
     harness = CoreHarness()
     harness.client.prepare_find_coordinator()
     harness.client.prepare_init_producer_id(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -80,7 +80,7 @@ def test_the_refusal_of_the_calls_own_request_is_told_as_it_is():
 
 @pytest.mark.conformance("2.23")
 @pytest.mark.trap(32, 40)
-def test_a_local_time_out_stays_itself_for_the_record_and_is_abortable_for_the_transaction():
+def test_a_local_time_out_is_abortable_for_the_transaction_and_unchanged_for_the_record():
     harness = in_transaction(max_block_ms=5_000)
     future = harness.send("missing")
     assert isinstance(future.exception(), KafkaTimeoutError)
@@ -90,7 +90,7 @@ def test_a_local_time_out_stays_itself_for_the_record_and_is_abortable_for_the_t
 
 
 @pytest.mark.conformance("2.23")
-def test_a_local_error_that_no_retry_helps_is_the_same_for_the_record_and_the_transaction():
+def test_a_local_error_without_retry_is_the_same_for_the_record_and_the_transaction():
     harness = in_transaction()
     future = harness.send(value=b"x" * 2_000_000)
     assert isinstance(future.exception(), RecordTooLargeError)
@@ -127,9 +127,7 @@ def refused_by_the_broker(code):
     ],
 )
 @pytest.mark.parametrize("when", ["before the commit", "during the commit"])
-def test_what_only_a_person_can_mend_is_to_be_fixed_and_its_transaction_to_be_aborted(
-    code, kind, when
-):
+def test_an_error_that_only_a_person_can_fix_says_so_and_asks_for_an_abort(code, kind, when):
     harness = in_transaction()
     if when == "during the commit":
         future, error = refused_by_the_broker(code)(harness)
@@ -203,7 +201,7 @@ def test_a_callback_learns_the_place_of_a_record_that_was_never_sent(partition):
 
 @pytest.mark.conformance("3.13")
 @pytest.mark.trap(4, 5)
-def test_a_producer_fenced_while_adding_a_partition_fails_the_record_that_waited_for_it():
+def test_a_producer_fenced_while_adding_a_partition_fails_the_waiting_record():
     harness = in_transaction(version=1)
     harness.client.prepare_add_partitions(ErrorCode.PRODUCER_FENCED)
     future = harness.send()
@@ -228,7 +226,7 @@ def test_a_refused_login_on_the_way_to_any_broker_fails_all_that_is_queued():
 @pytest.mark.conformance("3.26")
 @pytest.mark.trap(14)
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_abort_that_is_told_to_abort_ends_the_producer_so_that_none_aborts_for_ever(version):
+def test_an_abort_answered_with_transaction_abortable_is_fatal(version):
     harness = in_transaction(version)
     if version == 1:
         harness.client.prepare_add_partitions()
@@ -295,7 +293,7 @@ def test_a_fatal_error_leaves_no_transaction_open(version):
 
 
 @pytest.mark.conformance("3.01")
-def test_of_several_coordinator_requests_one_is_on_the_wire():
+def test_one_of_several_coordinator_requests_is_in_flight():
     harness = in_transaction(version=1)
     harness.send_offsets()
     harness.send(partition=0)
@@ -391,7 +389,7 @@ def test_a_batch_that_expires_during_the_commit_ends_the_commit_and_an_abort_hel
 
 
 @pytest.mark.conformance("4.44")
-def test_after_an_expiry_on_the_wire_a_v1_abort_raises_the_epoch_and_numbers_begin_at_zero():
+def test_a_v1_abort_after_an_expiry_on_the_wire_raises_the_epoch_and_begins_at_zero():
     harness = in_transaction(version=1, **SHORT)
     harness.client.prepare_add_partitions()
     expire_on_the_wire(harness)
@@ -413,7 +411,7 @@ def test_after_an_expiry_on_the_wire_a_v1_abort_raises_the_epoch_and_numbers_beg
 
 @pytest.mark.conformance("4.56")
 @pytest.mark.trap(10)
-def test_an_old_epoch_told_by_produce_is_cured_by_an_abort_and_a_new_epoch():
+def test_an_old_epoch_in_a_produce_answer_is_cured_by_an_abort_and_a_new_epoch():
     harness = in_transaction(version=1)
     harness.client.prepare_add_partitions()
     harness.client.prepare_produce(ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -70,7 +70,7 @@ def test_an_abort_is_certain_and_unseen_from_its_begin_to_its_end():
     assert manager.unseen_abort is None
 
 
-def test_an_abort_behind_a_commit_that_was_sent_is_not_certain():
+def test_an_abort_after_a_commit_that_was_sent_is_not_certain():
     driver = with_partition()
     driver.manager.begin_commit()
     assert driver.manager.unseen_abort is None  # the pending operation is a commit
@@ -122,7 +122,7 @@ def test_a_commit_that_was_decided_cannot_be_aborted_while_its_bump_runs():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_abort_after_a_lost_commit_finds_out_that_it_was_not_carried_out(version):
+def test_an_abort_after_a_lost_commit_learns_that_it_did_not_take_effect(version):
     driver = with_partition(version=version)
     commit = driver.manager.begin_commit()
     driver.take()
@@ -141,7 +141,7 @@ def test_an_abort_after_a_lost_commit_finds_out_that_it_was_not_carried_out(vers
 
 @pytest.mark.quirk("D7")
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_abort_after_a_lost_commit_finds_out_that_it_was_carried_out(version):
+def test_an_abort_after_a_lost_commit_learns_that_it_took_effect(version):
     driver = with_partition(version=version)
     commit = driver.manager.begin_commit()
     driver.take()
@@ -240,7 +240,7 @@ def test_a_commit_that_was_never_sent_has_failed_when_the_producer_closes():
     "code",
     [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT],
 )
-def test_a_commit_answered_with_a_passing_error_may_have_been_carried_out(code):
+def test_a_commit_answered_with_a_passing_error_may_have_taken_effect(code):
     # The coordinator answers so, too, when its log was too slow: the commit may be in it.
     driver = with_partition()
     commit = driver.manager.begin_commit()
@@ -272,7 +272,7 @@ def test_an_abort_finds_out_about_a_commit_that_was_answered_with_a_passing_erro
     assert isinstance(abort.error, IllegalStateError)
 
 
-def test_a_repeated_commit_that_is_refused_for_good_is_unknown():
+def test_a_repeated_commit_that_is_finally_refused_has_an_unknown_outcome():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.take()

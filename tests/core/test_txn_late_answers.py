@@ -42,7 +42,7 @@ NEXT = ProducerIdAndEpoch(77, 1)
 
 @pytest.mark.conformance("6.22")
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_closing_fails_whoever_still_waits(steps):
+def test_closing_fails_every_call_that_still_waits(steps):
     driver = TxnDriver()
     result = driver.manager.initialize_transactions()
     for _ in range(steps):
@@ -100,7 +100,7 @@ def test_no_answer_after_a_fatal_error_is_not_asked_for_again():
     assert not driver.manager.requests.has_pending_requests
 
 
-def test_an_answer_that_meets_an_impossible_state_fails_whoever_waits():
+def test_an_answer_in_an_impossible_state_fails_every_call_that_waits():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.take()
@@ -166,7 +166,7 @@ def test_a_batch_that_fails_outside_a_transaction_poisons():
 
 @pytest.mark.conformance("1.03")
 @pytest.mark.trap(6)
-def test_after_an_illegal_step_of_the_sender_every_call_says_that_the_producer_has_failed():
+def test_every_call_says_that_the_producer_has_failed_after_an_illegal_sender_step():
     driver = TxnDriver()
     driver.initialize()
     manager = driver.manager
@@ -234,7 +234,7 @@ def test_a_batch_of_unknown_fate_is_abortable_where_the_epoch_can_change(version
         assert is_bump == (version == 1)
 
 
-def test_an_idempotent_producer_gets_an_id_from_any_broker_and_a_new_one_after_the_last_epoch():
+def test_an_idempotent_producer_gets_a_new_id_from_any_broker_after_the_last_epoch():
     driver = TxnDriver(None)
     manager = driver.manager
     step = manager.progress.bump_idempotent_epoch_and_reset_id_if_needed

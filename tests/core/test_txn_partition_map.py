@@ -54,7 +54,7 @@ def test_sequences_are_compared_around_the_wrap(sequence, other, is_after):
 
 
 @pytest.mark.conformance("4.03")
-def test_what_follows_is_counted_around_the_wrap():
+def test_the_next_sequence_is_counted_around_the_wrap():
     assert next_sequence_after(-1) == 0
     assert next_sequence_after(LAST) == 0
     assert sequence_distance(LAST, 1) == 2
@@ -94,7 +94,7 @@ def test_batches_of_an_older_epoch_come_first():
 
 
 @pytest.mark.conformance("4.06")
-def test_batches_of_an_older_id_come_first_whatever_their_epoch():
+def test_batches_of_an_older_producer_id_come_first_with_any_epoch():
     old = FakeBatch(9, producer=ProducerIdAndEpoch(77, 5))
     entry = entry_with(old, FakeBatch(0, producer=ProducerIdAndEpoch(78, 0)))
     assert entry.first_in_flight is old
@@ -110,7 +110,7 @@ def test_a_batch_that_is_not_tracked_can_be_removed():
 
 
 @pytest.mark.conformance("4.10")
-def test_what_was_acknowledged_never_goes_back():
+def test_the_last_acknowledged_sequence_never_goes_back():
     entry = entry_with()
     entry.maybe_update_last_acked(FakeBatch(2, 2), 103)
     entry.maybe_update_last_acked(FakeBatch(0, 2), 101)
@@ -133,7 +133,7 @@ def test_a_late_success_under_an_older_epoch_leaves_the_new_numbers_alone():
 
 @pytest.mark.conformance("4.18")
 @pytest.mark.trap(24)
-def test_starting_at_the_beginning_renumbers_what_is_in_flight():
+def test_starting_at_the_beginning_renumbers_batches_in_flight():
     first, second = FakeBatch(7, 3), FakeBatch(10, 2)
     entry = entry_with(first, second, next_sequence=12)
     entry.last_acked_sequence = 6

@@ -79,7 +79,7 @@ def test_a_later_request_lists_all_that_is_pending():
 
 
 @pytest.mark.conformance("3.10")
-def test_what_waits_for_the_previous_transactions_markers_asks_again_soon():
+def test_a_request_that_waits_for_the_previous_markers_is_retried_soon():
     """Java waits 20 ms with the first partition, and 100 ms with any other request."""
     driver = begun(version=1)
     driver.manager.maybe_add_partition(TP0)
@@ -93,7 +93,7 @@ def test_what_waits_for_the_previous_transactions_markers_asks_again_soon():
 
 
 @pytest.mark.conformance("3.10")
-def test_after_another_refusal_the_markers_are_waited_for_anew():
+def test_the_wait_for_the_markers_begins_again_after_another_refusal():
     driver = begun(version=1)
     driver.manager.maybe_add_partition(TP0)
     waited_ms = []
@@ -273,7 +273,7 @@ def test_a_commit_that_was_given_up_ends_even_if_both_its_ends_are_refused(code)
     assert isinstance(abort.error, CommitOutcomeUnknownError)
 
 
-def test_a_transaction_that_is_committed_stays_so_whatever_its_bump_meets():
+def test_a_committed_transaction_stays_so_when_its_epoch_bump_fails():
     driver = with_partition(version=1)
     commit = driver.manager.begin_commit()
     driver.take()
@@ -373,7 +373,7 @@ def test_an_abort_whose_coordinator_is_refused_does_not_look_for_it_for_ever():
 
 
 @pytest.mark.conformance("3.24")
-def test_a_fatal_answer_to_offsets_ends_the_abort_behind_it():
+def test_a_fatal_answer_to_offsets_ends_the_abort_after_it():
     driver = begun(version=1)
     driver.send_offsets()
     driver.take()

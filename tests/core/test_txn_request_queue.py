@@ -48,7 +48,7 @@ def leave(queue):
 
 @pytest.mark.conformance("3.02")
 @pytest.mark.parametrize("middle", ["partitions", "offsets", "offsets' commit"])
-def test_requests_leave_the_queue_by_their_priority_whatever_order_they_came_in(middle):
+def test_requests_leave_the_queue_by_priority_and_not_by_arrival(middle):
     names = ["look-up", "first id", middle, "end", "bump"]
     for order in permutations(names):
         handlers = of_each_kind()

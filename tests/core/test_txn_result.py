@@ -30,7 +30,7 @@ def test_the_first_error_stays():
 
 @pytest.mark.conformance("2.08")
 @pytest.mark.trap(2)
-def test_an_end_is_not_seen_before_somebody_says_so():
+def test_a_result_is_acknowledged_only_by_its_caller():
     result = TransactionalRequestResult("commit_transaction")
     result.done()
     assert not result.is_acked

@@ -102,7 +102,7 @@ def test_only_begin_transaction_is_local_the_others_wait_for_the_cluster_and_tim
 
 @pytest.mark.conformance("1.04")
 @pytest.mark.parametrize("door", ["run_once", "handle"])
-def test_what_goes_wrong_in_the_senders_work_poisons_and_the_applications_mistake_does_not(
+def test_an_illegal_step_of_the_sender_poisons_and_one_of_the_application_does_not(
     door, monkeypatch
 ):
     harness = CoreHarness()
@@ -255,7 +255,7 @@ def test_a_denied_topic_found_while_committing_fails_the_commit_without_an_end_t
 
 
 @pytest.mark.conformance("3.18")
-def test_after_a_denied_partition_a_retry_of_an_accepted_one_still_goes_and_may_succeed():
+def test_a_retry_of_an_accepted_partition_goes_on_after_a_denied_one():
     harness = in_transaction(version=1)
     harness.client.prepare_add_partitions()
     accepted = harness.send(partition=0)
@@ -317,7 +317,7 @@ def test_records_without_a_transaction_have_no_cap():
 
 
 @pytest.mark.conformance("3.40")
-def test_a_previous_transaction_still_completing_is_an_ordinary_retry_in_transactions_v2():
+def test_a_previous_transaction_still_completing_is_an_ordinary_retry_in_v2():
     harness = in_transaction()
     future = harness.send()
     harness.run_until_sent(PRODUCE)
@@ -334,7 +334,7 @@ def test_a_previous_transaction_still_completing_is_an_ordinary_retry_in_transac
 
 @pytest.mark.regression("class-7")
 @pytest.mark.conformance("3.49")
-def test_the_feature_decides_on_the_version_not_what_the_broker_could_speak():
+def test_the_finalized_feature_decides_the_version_and_not_the_brokers_api_versions():
     # The scripted brokers offer every version there is; only the finalized level differs.
     for level, is_v2 in ((1, False), (2, True)):
         harness = in_transaction(version=level)

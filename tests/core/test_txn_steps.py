@@ -40,7 +40,7 @@ NEXT = ProducerIdAndEpoch(77, 1)
 @pytest.mark.parametrize(
     ("role", "state"), [(Role.APPLICATION, S.READY), (Role.SENDER, S.FATAL_ERROR)]
 )
-def test_who_asks_decides_whether_an_illegal_step_poisons(role, state):
+def test_the_role_decides_whether_an_illegal_step_poisons(role, state):
     driver = TxnDriver()
     driver.initialize()
     driver.manager.machine.act_for(role)
@@ -61,7 +61,7 @@ def test_an_end_that_is_answered_closes_the_transaction(call):
 
 
 @pytest.mark.conformance("1.10")
-def test_of_several_abortable_errors_the_latest_is_told():
+def test_the_latest_of_several_abortable_errors_is_raised():
     driver = with_partition()
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError("first"))
     later = TopicAuthorizationError("second")
@@ -88,7 +88,7 @@ def test_of_several_abortable_errors_the_latest_is_told():
     ],
     ids=["partition", "offsets"],
 )
-def test_what_was_never_added_needs_no_end_at_the_coordinator(add, request_type, code):
+def test_a_transaction_without_added_partitions_needs_no_end_txn(add, request_type, code):
     driver = begun(version=1)
     add(driver)
     driver.expect(request_type, code)
@@ -208,7 +208,7 @@ def test_init_again_after_a_time_out_is_the_same_operation():
 @pytest.mark.conformance("2.06")
 @pytest.mark.trap(1)
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
-def test_until_an_end_was_seen_no_other_call_is_heard(call):
+def test_every_other_call_is_refused_until_an_end_was_seen(call):
     driver = with_partition()
     manager = driver.manager
     result = getattr(manager, call)()
@@ -354,7 +354,7 @@ def test_an_end_that_needs_no_request_makes_room_for_the_bump_at_once():
 
 @pytest.mark.conformance("4.57")
 @pytest.mark.trap(32)
-def test_a_commit_after_retries_in_vain_names_the_abort_as_the_way_out():
+def test_a_commit_after_exhausted_retries_names_the_abort_as_the_way_out():
     driver = with_partition()
     driver.manager.progress.maybe_transition_to_error_state(KafkaTimeoutError("in vain"))
     with pytest.raises(KafkaError) as caught:

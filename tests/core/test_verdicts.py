@@ -56,7 +56,7 @@ def test_a_refused_group_is_named():
     assert error.group_id == "orders"
 
 
-def test_an_abort_that_should_be_aborted_is_told_as_a_plain_error():
+def test_an_abort_answered_with_transaction_abortable_raises_a_plain_error():
     table, code = verdicts.END_TXN_ABORT, ErrorCode.TRANSACTION_ABORTABLE
     verdict = table.judge(code)
     assert verdict == (Action.FATAL, Form.CAUSED)

@@ -254,7 +254,7 @@ class RecordBatchBuilderTests:
 
     # Compression and its estimate
 
-    def test_the_estimate_is_the_size_without_a_codec_whatever_the_ratio(self):
+    def test_the_estimate_without_a_codec_is_the_size_for_any_ratio(self):
         builder = self.builder(LARGE)
         builder.compression_ratio = 0.1
         builder.append(BASE_MS, None, b"v" * 1000)
@@ -321,7 +321,7 @@ class RecordBatchBuilderTests:
         full_bytes = int(5_000 / (max(ratio, 0.001) * 1.05))
         assert memory <= max(1_000, bounded.size_bytes, full_bytes) + 61
 
-    def test_without_a_codec_memory_is_no_matter(self):
+    def test_memory_does_not_limit_a_batch_without_a_codec(self):
         builder = self.builder(5_000)
         builder.set_memory(1)
         assert builder.append(BASE_MS, None, b"v" * 100) == 0
@@ -519,7 +519,7 @@ class RecordBatchBuilderTests:
         assert list(ahead.records()) == list(usual.records())
 
     @pytest.mark.parametrize("codec", CODECS)
-    def test_a_settled_batch_holds_what_it_was_compressed_to_alone(self, codec):
+    def test_a_settled_batch_holds_only_its_compressed_bytes(self, codec):
         settled, usual = self.builder(LARGE, codec), self.builder(LARGE, codec)
         for builder in (settled, usual):
             for number in range(100):
@@ -564,7 +564,7 @@ class RecordBatchBuilderTests:
         assert not builder.is_closed
         assert builder.estimated_size_bytes == size_bytes
 
-    def test_what_is_compressed_ahead_is_not_compressed_again(self):
+    def test_a_batch_compressed_ahead_is_not_compressed_again(self):
         builder = self.builder(LARGE, "gzip")
         builder.append(BASE_MS, None, b"value")
         sealed = builder.seal()
@@ -603,7 +603,7 @@ def _out_of_memory(data):
 class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
     buffer_class = record_buffer.RecordBuffer
 
-    def test_a_record_beyond_what_the_format_can_count_is_refused(self, monkeypatch):
+    def test_a_record_larger_than_the_format_allows_is_refused(self, monkeypatch):
         builder = self.builder(LARGE)
         # Stands for 2^31-1, which a test cannot afford.
         monkeypatch.setattr(record_buffer, "MAX_INT32", 61 + 20_000)

@@ -63,7 +63,7 @@ def test_names_and_ids_are_those_of_the_java_client():
 @pytest.mark.parametrize("name", IDS)
 @unhurried
 @given(content=contents)
-def test_what_was_compressed_is_decompressed(name, content):
+def test_compressed_content_is_decompressed(name, content):
     codec = codec_for(name)
 
     assert decompress(codec.codec_id, memoryview(codec.compress(content))) == content

@@ -166,7 +166,7 @@ def test_compiled_modules_say_that_they_do_without_the_gil():
     assert said_in_setup_py("DIRECTIVES")["freethreading_compatible"] is True
 
 
-def test_what_is_read_without_a_lock_has_a_module_that_can_be_left_interpreted():
+def test_modules_read_without_a_lock_can_be_left_interpreted():
     # No other compiled module may need its types.
     left = said_in_setup_py("READ_WITHOUT_LOCK")
     assert left < {name for names in said_in_setup_py("AS_THEY_ARE").values() for name in names}
@@ -177,7 +177,7 @@ def test_what_is_read_without_a_lock_has_a_module_that_can_be_left_interpreted()
             assert f".{module} cimport" not in types.read_text("utf-8"), types
 
 
-def test_what_the_simulator_counts_calls_of_is_never_compiled():
+def test_modules_whose_calls_the_simulator_counts_are_never_compiled():
     # A seed would mean another run there: compiled calls are not counted.
     packages = said_in_setup_py("AS_THEY_ARE").items()
     compiled = {f"{package}.{module}" for package, modules in packages for module in modules}
@@ -199,7 +199,7 @@ def test_importing_everything_leaves_the_gil_off():
 
 
 @needs_compiled
-def test_what_is_compiled_as_it_stands_is_what_setup_py_lists():
+def test_modules_compiled_as_they_are_are_those_that_setup_py_lists():
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     interpreted = set() if has_gil else said_in_setup_py("READ_WITHOUT_LOCK")
     for package, modules in said_in_setup_py("AS_THEY_ARE").items():

@@ -69,7 +69,7 @@ class HashTests:
         with pytest.raises(ValueError, match="1 partitions for 2 rows"):
             rows.hash_sum(b"t", array("i", [0]), BY_CALL)
 
-    def test_what_a_hash_raises_is_raised(self):
+    def test_an_error_of_a_hash_is_raised(self):
         def fail(data):
             raise ZeroDivisionError
 

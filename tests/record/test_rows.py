@@ -172,7 +172,7 @@ class RowsTests:
         assert filled == appended_one_by_one(records, size_limit_bytes, growth)
 
     @pytest.mark.parametrize("count", [255, 256, 257, 3_000, 17_000])
-    def test_as_many_rows_as_there_are_go_into_one_batch(self, count):
+    def test_all_rows_go_into_one_batch(self, count):
         records = [
             (BASE_MS + n % 7, b"key-%d" % n, b"value-%d" % n, (("n", b"%d" % n),))
             for n in range(count)

@@ -131,7 +131,7 @@ def test_requests_without_an_awaited_answer_get_none():
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_tell_what_the_broker_offers(version):
+def test_api_versions_list_the_requests_that_the_broker_offers(version):
     bench = Bench()
     offered = bench.api_versions(version)
     assert offered[ApiKey.END_TXN] == (0, 5)
@@ -148,7 +148,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0():
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_the_finalized_version_of_transactions_is_told(level):
+def test_api_versions_include_the_finalized_transaction_version(level):
     bench = Bench(transaction_version=level)
     answer = bench.ask_schema(
         kp.ApiVersionsRequest(version=4, client_software_name="x", client_software_version="1"),
@@ -189,7 +189,7 @@ def test_a_request_whose_answer_is_lost_takes_effect():
     assert bench.cluster.transactional_ids == ["a"]
 
 
-def test_a_late_answer_holds_up_those_behind_it():
+def test_a_late_answer_holds_up_those_after_it():
     bench = Bench()
     bench.will(ApiKey.INIT_PRODUCER_ID, Fault(ScriptedFault.SLOW, delay_ms=200))
     data = bench.bytes_of(init_request(), 5) + bench.bytes_of(REQUESTS[ApiKey.METADATA], 12)

@@ -52,7 +52,7 @@ def test_the_fingerprint_changes_with_each_judged_file(monkeypatch):
     assert campaign.fingerprint() != whole
 
 
-def test_the_fingerprint_changes_with_what_the_compiled_parts_are_made_of(monkeypatch):
+def test_the_fingerprint_changes_with_the_sources_of_the_compiled_parts(monkeypatch):
     whole = campaign.fingerprint()
     names = {path.name for path in campaign._files(campaign._COMPILED_FROM)}
     assert {"_speedups.pyx", "_varint.h", "producer_batch.pxd"} < names
@@ -89,7 +89,7 @@ def test_the_copy_that_is_compiled_has_the_version_of_its_sources(tmp_path):
     assert told.stdout.partition("-")[0] == campaign.fingerprint().partition("-")[0]
 
 
-def test_what_breaks_the_judge_is_a_failure_of_that_seed(monkeypatch):
+def test_an_error_in_the_judge_is_a_failure_of_that_seed(monkeypatch):
     def broken_at_seven(seed):
         if seed == 7:
             raise KeyError("no such attempt")

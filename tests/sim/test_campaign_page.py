@@ -32,7 +32,7 @@ def test_versions_are_not_mixed():
         joined([line(1, 20), line(21, 20, version="w")])
 
 
-def test_a_campaign_goes_on_from_what_was_kept(tmp_path):
+def test_a_campaign_goes_on_from_the_kept_results(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text("\n".join(joined([line(1, 20), line(21, 20), line(61, 5)])))
     noted = ResultsFile(path, "v").read()
@@ -40,6 +40,6 @@ def test_a_campaign_goes_on_from_what_was_kept(tmp_path):
     assert noted.totals.requests == 30
 
 
-def test_the_page_says_what_was_kept():
+def test_the_page_shows_the_kept_results():
     wanted = f"<!-- campaign -->\n{campaign_table(*kept())}\n<!-- end campaign -->"
     assert wanted in PAGE.read_text("utf-8"), "run: python -m tests.sim.campaign_page"

@@ -156,7 +156,7 @@ def test_a_row_that_is_no_record_is_refused_before_its_batch_is_sent(columns, me
     assert writer.sent == []
 
 
-def test_who_loses_the_transaction_half_way_reads_on_to_the_same_digest():
+def test_a_task_that_loses_the_transaction_half_way_reads_on_to_the_same_digest():
     batches = [batch(value=["x", "y", "z"], topic=["b", "a", "b"])] * 3
     _, whole = sent(batches, topic=None)
     for call in range(6):

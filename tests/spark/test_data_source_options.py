@@ -53,7 +53,7 @@ def test_names_are_taken_without_regard_to_case_as_spark_hands_them_over():
 
 @pytest.mark.parametrize(("option", "value"), [("kafka.acks", "1"), ("kafka.retries", "0")])
 @pytest.mark.parametrize("is_streaming", [True, False])
-def test_what_no_transactional_producer_takes_is_refused_before_a_task(
+def test_options_that_no_transactional_producer_takes_are_refused_before_a_task(
     option, value, is_streaming
 ):
     more = {} if is_streaming else OF_A_JOB
@@ -63,7 +63,7 @@ def test_what_no_transactional_producer_takes_is_refused_before_a_task(
         read(is_streaming, **{"kafka.delivery.timeout.ms": "10"}, **more)
 
 
-def test_a_batch_job_says_what_its_batch_ids_belong_to():
+def test_a_batch_job_names_the_query_of_its_batch_ids():
     settings = read(is_streaming=False, **OF_A_JOB)
     assert (settings.sink.query_id, settings.batch_id) == ("nightly", 7)
 

@@ -20,7 +20,7 @@ def as_bytes(text):
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["name"])
-def test_the_digest_is_what_it_was_when_ledgers_were_written(case):
+def test_the_digest_is_that_of_ledgers_already_written(case):
     digest = Digest()
     for topic, partition, key, value, headers in case["records"]:
         pairs = [(name, as_bytes(data)) for name, data in headers]

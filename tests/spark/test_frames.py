@@ -76,7 +76,7 @@ def test_each_pass_has_its_order_and_all_reports_by_partition(cluster):
     assert cluster.properties == {"txnproducer.order": None}
 
 
-def test_a_pass_that_fails_leaves_no_order_behind(cluster):
+def test_a_pass_that_fails_leaves_no_order(cluster):
     def fail(order, number, batches):
         raise ZeroDivisionError
 

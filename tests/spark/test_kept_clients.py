@@ -67,7 +67,7 @@ def test_a_kept_connection_that_fails_is_closed_and_the_question_put_on_a_new_on
     assert cluster.open == {"a:1#2"}
 
 
-def test_what_fails_on_a_new_connection_as_well_is_raised_as_ours_and_nothing_is_kept(cluster):
+def test_an_error_on_a_new_connection_too_is_raised_as_ours_and_no_client_is_kept(cluster):
     cluster.ask()
 
     def question(client):

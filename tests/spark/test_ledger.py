@@ -43,14 +43,14 @@ def test_an_entry_is_read_back_as_it_was_written():
     assert PlanEntry.parse("group", plan.stored()) == plan
 
 
-def test_what_is_stored_is_what_earlier_versions_can_read():
+def test_stored_entries_can_be_read_by_earlier_versions():
     metadata = '{"v":1,"query":"q","writers":2,"rows":10,"digest":"%s"}' % ("d" * 32)
     assert entry(7).stored() == OffsetAndMetadata(7, metadata)
     plan = '{"v":1,"query":"q","most_writers":8}'
     assert PlanEntry(3, "q", 8).stored() == OffsetAndMetadata(3, plan)
 
 
-def test_an_entry_never_grows_beyond_what_the_broker_takes():
+def test_an_entry_never_exceeds_the_brokers_limit():
     with pytest.raises(LedgerError, match="query_id is too long"):
         entry(7, query="q" * MOST_METADATA_BYTES).stored()
 
@@ -93,12 +93,12 @@ def test_a_batch_that_every_partition_holds_is_a_replay():
     assert check(done, 5) == done
 
 
-def test_a_batch_that_was_broken_off_is_told_by_the_partitions_that_hold_it():
+def test_a_broken_off_batch_is_known_by_the_partitions_that_hold_it():
     assert check({0: entry(5), 1: entry(4)}, 5) == {0: entry(5)}
 
 
 @pytest.mark.parametrize("writers", [1, 2, 4])
-def test_a_batch_that_was_broken_off_and_cut_in_another_way_stops_and_says_what_is_there(writers):
+def test_a_broken_off_batch_cut_in_another_way_stops_and_names_the_written_partitions(writers):
     entries = {0: entry(5, writers=3), 2: entry(5, writers=3)}
     told = (
         r"batch 5 is committed in part: 2 .* 20 rows of it.*written by \[3\].*keep. does not help"
@@ -156,19 +156,19 @@ def test_taking_over_counts_foreign_and_later_entries_as_none():
     assert check(entries, 5, on_foreign_ledger="take_over") == {}
 
 
-def test_no_ledger_at_all_behind_the_first_batch_stops_it():
+def test_no_ledger_at_all_after_the_first_batch_stops_the_query():
     with pytest.raises(LedgerError, match=r"no ledger.*on_missing_ledger"):
         check({}, 5)
     assert check({}, 5, on_missing_ledger="write") == {}
 
 
-def test_a_partition_of_the_batch_before_whose_ledger_is_gone_stops_it():
+def test_a_lost_ledger_of_a_partition_of_the_batch_before_stops_the_query():
     with pytest.raises(TornBatchError, match=r"ledgers of \[1\] have expired.*on_missing_ledger"):
         check({0: entry(4, writers=2)}, 5)
     assert check({0: entry(4, writers=2)}, 5, on_missing_ledger="write") == {}
 
 
-def test_an_entry_that_expired_among_those_of_the_batch_itself_is_not_taken_for_unwritten():
+def test_an_expired_entry_of_the_batch_itself_is_not_taken_for_unwritten():
     entries = {1: entry(5, writers=3), 2: entry(5, writers=3)}
     with pytest.raises(LedgerError, match=r"batch 5 is committed in part.* of \[0\] are missing"):
         check(entries, 5, writers=3)
@@ -205,7 +205,7 @@ def test_the_newest_earlier_batch_counts_alone():
     assert check(overtaken, 6, writers=1) == {}
 
 
-def test_what_was_taken_over_of_another_query_does_not_make_a_batch_whole():
+def test_entries_taken_over_from_another_query_do_not_make_a_batch_whole():
     entries = {0: entry(0), 1: entry(7, query="other")}
     with pytest.raises(TornBatchError):
         check(entries, 1, on_foreign_ledger="take_over", on_missing_ledger="write")

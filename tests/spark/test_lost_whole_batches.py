@@ -51,9 +51,7 @@ def run_for(clock, seconds, parts):
     return run
 
 
-def test_a_batch_that_took_longer_than_its_transaction_may_is_told_so_and_not_run_again(
-    whole, clock
-):
+def test_a_batch_that_outlasted_its_transaction_times_out_and_is_not_run_again(whole, clock):
     make, log = whole
     batches = make()
     batches.enter(BATCH, SETTINGS)
@@ -66,7 +64,7 @@ def test_a_batch_that_took_longer_than_its_transaction_may_is_told_so_and_not_ru
     assert caught.value.recovery == "fix"
 
 
-def test_a_commit_behind_the_time_out_is_told_so_unless_the_ledger_has_it(whole, clock):
+def test_a_commit_after_the_time_out_reports_it_unless_the_ledger_has_the_batch(whole, clock):
     make, log = whole
     batches = make(commits=[InvalidTxnStateError()])
     batches.enter(BATCH, SETTINGS)
@@ -148,7 +146,7 @@ def test_a_coordinator_that_knows_nothing_shows_no_other_driver(whole, clock, fo
 
 
 @pytest.mark.parametrize("error", [InvalidPidMappingError(), InvalidProducerEpochError()])
-def test_a_loss_is_found_behind_what_it_caused(whole, clock, error):
+def test_a_lost_transaction_is_found_through_the_cause_of_an_error(whole, clock, error):
     make, _ = whole
     clock.found = ("Empty", 2, 0)
     stopped = KafkaError("cannot go on")

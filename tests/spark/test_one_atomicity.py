@@ -76,7 +76,7 @@ def test_a_sink_of_its_own_atomicity_or_of_none_goes_on():
         (False, OF_WHOLE_BATCHES, "batch 4 of query q"),
     ],
 )
-def test_the_other_atomicity_is_refused_with_what_it_holds_and_the_ways_out(is_whole, view, there):
+def test_the_other_atomicity_is_refused_with_its_entries_and_the_ways_out(is_whole, view, there):
     ours, theirs = ("batch", "partition") if is_whole else ("partition", "batch")
     with pytest.raises(LedgerError) as caught:
         check_one_atomicity(LEDGER, view, is_whole=is_whole)
@@ -102,7 +102,7 @@ def test_where_both_have_written_only_a_new_id_is_named(is_whole):
 
 
 @pytest.mark.parametrize("batch_id", [0, 4, 5])
-def test_whole_batches_are_not_begun_behind_partitions_and_nobody_is_fenced(monkeypatch, batch_id):
+def test_whole_batches_are_refused_after_partitions_without_fencing(monkeypatch, batch_id):
     monkeypatch.setattr(BatchTransactions, "_take", lambda _: pytest.fail("fenced"))
     batches = BatchTransactions(FakeLedger(OF_PARTITIONS), ANYTHING, lambda *_: None)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
@@ -122,7 +122,7 @@ def test_whole_batches_stop_where_the_other_atomicity_came_meanwhile(monkeypatch
 
 
 @pytest.mark.parametrize("batch_id", [0, 4, 5])
-def test_partitions_are_not_begun_behind_whole_batches_and_nobody_is_fenced(runs, batch_id):
+def test_partitions_are_refused_after_whole_batches_without_fencing(runs, batch_id):
     make, taken = runs
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
         make(OF_WHOLE_BATCHES).enter(LedgerBatch(batch_id, "q", 2), SETTINGS)
@@ -163,7 +163,7 @@ def test_whole_batches_are_shut_out_until_a_partition_has_an_entry(runs, call):
         assert ("orders.batch" in taken) == is_shut_out
 
 
-def test_a_task_of_the_data_source_takes_no_id_behind_whole_batches():
+def test_a_task_of_the_data_source_takes_no_id_after_whole_batches():
     writer = PartWriter(FakeLedger(OF_WHOLE_BATCHES), ANYTHING, SETTINGS, RowReader("topic"))
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
         writer.write(0, 0, "q", [])

@@ -114,7 +114,7 @@ def test_an_attempt_that_is_not_the_first_writes_nothing(play, attempt):
     assert log == []
 
 
-def test_in_the_last_run_such_an_attempt_reads_its_rows_for_what_fails_them(play):
+def test_such_an_attempt_reads_its_rows_for_their_error_in_the_last_run(play):
     run, log = play
     part = run(attempt=1, seeks_cause=True)
     assert (part.receipt, part.rows) == (None, 5)

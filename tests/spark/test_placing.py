@@ -101,7 +101,7 @@ def test_rows_without_places_are_not_shuffled():
     assert (cut.frame.calls, cut.count, cut.places) == ([("coalesce", 3)], None, ())
 
 
-def test_rows_that_nobody_can_count_are_shuffled(monkeypatch):
+def test_rows_that_cannot_be_counted_are_shuffled(monkeypatch):
     monkeypatch.setattr(placing, "is_connect", lambda frame: True)
     cut = placed(Frame("value"), 3)
     assert (cut.frame.calls, cut.count, cut.places) == ([("repartition", 3)], 3, ())

@@ -75,7 +75,7 @@ def view_of(entry, atomicity):
         (None, 5, "no ledger"),
     ],
 )
-def test_what_the_ledger_refuses_is_refused_before_the_frame_is_planned(
+def test_a_batch_that_the_ledger_refuses_is_refused_before_the_frame_is_planned(
     write, atomicity, entry, batch_id, told
 ):
     with pytest.raises(LedgerError, match=told):
@@ -90,7 +90,7 @@ def test_the_other_atomicity_is_refused_before_the_frame_is_planned(write, atomi
 
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_what_fits_goes_on(write, atomicity):
+def test_a_batch_that_fits_the_ledger_goes_on(write, atomicity):
     for entry, batch_id in ((OURS, 5), (OURS, 4), (None, 0)):
         with pytest.raises(PlannedError):
             write(view_of(entry, atomicity), atomicity, batch_id)
@@ -101,7 +101,7 @@ def test_what_fits_goes_on(write, atomicity):
 @pytest.mark.parametrize(
     ("atomicity", "module"), [("partition", first_look), ("batch", rights_module)]
 )
-def test_a_right_that_is_missing_is_told_before_the_frame_is_planned(
+def test_a_missing_right_is_reported_before_the_frame_is_planned(
     write, monkeypatch, atomicity, module
 ):
     def refuse(_, groups):

@@ -83,7 +83,7 @@ def test_a_time_out_that_comes_near_is_warned_of(caplog, open_s, is_near):
         assert "slowest part was 3" in warned[0]
 
 
-def test_an_entry_tells_its_age_and_is_the_same_without():
+def test_an_entry_has_its_age_and_is_the_same_without():
     entry = LedgerEntry(3, "q", 2, 10, "d" * 32, at_ms=1_700_000_000_000)
     stored = entry.stored()
     assert stored.metadata.endswith('"at":1700000000000}')

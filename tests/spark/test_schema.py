@@ -36,13 +36,13 @@ class Selected(list[str]):
         (("Value", "KEY", "other"), "t", True, ["value", "key"]),
     ],
 )
-def test_only_what_is_written_is_selected_by_kafkas_names(columns, topic, has_headers, wanted):
+def test_only_written_columns_are_selected_by_kafkas_names(columns, topic, has_headers, wanted):
     frame = Frame(*columns)
     found = written_columns(frame, RowReader(topic, has_headers))
     assert found is frame if wanted is None else found == wanted
 
 
-def test_columns_that_kafka_cannot_tell_apart_are_refused():
+def test_columns_that_kafka_cannot_distinguish_are_refused():
     for columns in (("value", "value"), ("value", "Value")):
         with pytest.raises(SchemaError, match="have the same name"):
             written_columns(Frame(*columns), RowReader("t"))

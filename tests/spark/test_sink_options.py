@@ -94,7 +94,7 @@ def test_settings_of_the_producer_are_texts():
     assert given.producer == {"bootstrap.servers": SERVERS, "linger.ms": "7"}
 
 
-def test_an_argument_of_the_sink_is_in_the_table_of_options_with_the_values_that_it_takes():
+def test_an_argument_of_the_sink_is_in_the_table_of_options_with_its_values():
     arguments = signature(ExactlyOnceKafkaSink).parameters.keys() - {"on_event", "options"}
     assert arguments <= OPTIONS.keys()
     hints = get_type_hints(ExactlyOnceKafkaSink.__init__)
@@ -141,7 +141,7 @@ def test_names_of_options_are_read_in_any_case(name):
         ("topic", "option ledgerTopic"),
     ],
 )
-def test_what_is_missing_is_named_as_an_option_too(missing, message):
+def test_a_missing_setting_is_named_as_an_option_too(missing, message):
     given = {"kafka.bootstrap.servers": SERVERS, "sinkId": "sink", "topic": "t"}
     del given[missing]
     with pytest.raises(InvalidConfigurationError, match=message):
@@ -189,7 +189,7 @@ def test_idempotence_may_be_asked_for_and_not_be_switched_off():
         ("kafka.lingr.ms", "1"),
     ],
 )
-def test_what_no_transactional_producer_takes_is_refused_by_its_name(option, value):
+def test_an_option_that_no_transactional_producer_takes_is_refused_by_its_name(option, value):
     with pytest.raises(InvalidConfigurationError, match=rf"(^|\W){re.escape(option)}\W"):
         settings(**{option: value})
 

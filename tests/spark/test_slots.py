@@ -37,7 +37,7 @@ def test_a_batch_that_is_numbered_as_before_keeps_its_slots():
 
 # Different partitions, equal ones, empty ones.
 @pytest.mark.parametrize("names", ["abcd", "aabc", "aabb", "aaaa", "a--b", "----"])
-def test_whatever_is_committed_and_however_it_is_numbered_now_each_part_is_written_once(names):
+def test_each_part_is_written_once_for_all_committed_parts_and_all_numberings(names):
     for count in range(len(names) + 1):
         for written in itertools.combinations(range(len(names)), count):
             committed = {number: names[number] for number in written}
@@ -56,7 +56,7 @@ def test_whatever_is_committed_and_however_it_is_numbered_now_each_part_is_writt
                 assert sorted(in_the_end.values()) == sorted(names)
 
 
-def test_a_second_crash_in_another_numbering_is_made_good():
+def test_a_second_crash_in_another_numbering_is_recovered():
     first = assign({0: "a"}, "dcba")
     assert {part: slot.number for part, slot in first.items()} == {3: 0, 1: 1, 2: 2, 0: 3}
     second = assign({0: "a", first[0].number: "d"}, "bdca")
@@ -81,7 +81,7 @@ def test_one_committed_part_is_not_matched_with_two_partitions_nor_two_with_one(
         assign({0: "a", 1: "a"}, "abc")
 
 
-def test_what_is_kept_takes_the_place_of_its_number_if_it_fits_nowhere():
+def test_a_kept_part_takes_the_place_of_its_number_if_it_fits_nowhere():
     slots = assign({0: "a", 1: "x"}, "bca", "keep")
     # The part that is there again is found; the other one stands for the partition of its number.
     assert {part: slot.number for part, slot in slots.items()} == {2: 0, 1: 1, 0: 2}

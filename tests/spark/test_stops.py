@@ -70,7 +70,7 @@ def test_a_query_that_was_stopped_before_begins_nothing(frame, context):
         ValueError("of the frame"),
     ],
 )
-def test_what_is_no_interrupt_stays_as_it_is(frame, error):
+def test_an_error_that_is_no_interrupt_is_unchanged(frame, error):
     with pytest.raises(type(error)) as found, brief_stop(frame):
         raise error
     assert found.value is error

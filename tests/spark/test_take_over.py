@@ -26,7 +26,7 @@ def taking():
 
 
 @pytest.mark.parametrize("entry", [OLD, AHEAD])
-def test_what_the_first_look_finds_is_taken_over(taking, entry):
+def test_an_entry_found_by_the_first_look_is_taken_over(taking, entry):
     taking.look_at(None, {0: entry}, "q")
     assert taking.of({0: entry}, 3, "q") == {0: entry}
 
@@ -36,7 +36,7 @@ def test_what_the_first_look_finds_is_taken_over(taking, entry):
     [replace(OLD, batch_id=8), replace(OLD, at_ms=2), replace(AHEAD, batch_id=4)],
     ids=["the old query goes on", "written again", "this query goes on"],
 )
-def test_what_comes_later_is_not(taking, entry):
+def test_an_entry_made_after_the_first_look_is_not_taken_over(taking, entry):
     taking.look_at(None, {0: OLD}, "q")
     taking.look_at(None, {0: entry}, "q")
     assert taking.of({0: entry, 1: OLD}, 3, "q") == {}
@@ -120,7 +120,7 @@ def test_a_driver_takes_over_and_goes_on(scene):
         driver.batch_done()
 
 
-def test_a_driver_that_took_over_begins_no_run_behind_its_own_query(scene):
+def test_a_driver_that_took_over_begins_no_run_after_its_own_query(scene):
     ledger, driver = scene
     driver.enter(LedgerBatch(3, "q", 1), SETTINGS)
     # It is paused, its batch fails, and another driver of the query has gone on.
@@ -131,7 +131,7 @@ def test_a_driver_that_took_over_begins_no_run_behind_its_own_query(scene):
 
 
 @pytest.mark.parametrize("batch_id", [3, 4])
-def test_a_driver_that_is_paused_behind_its_first_look_takes_nothing_newer_over(
+def test_a_driver_paused_after_its_first_look_takes_nothing_newer_over(
     scene, monkeypatch, batch_id
 ):
     ledger, driver = scene

@@ -62,7 +62,7 @@ def test_the_ledger_of_whole_batches_is_checked_as_the_others_are():
         assert check_whole(entry, batch_id, query_id, missing="write", taken=True) is None
 
 
-def test_what_does_not_go_with_whole_batches():
+def test_arguments_that_do_not_go_with_whole_batches_are_refused():
     check_batch_atomicity("topic", None)
     with pytest.raises(InvalidConfigurationError, match="topic is needed"):
         check_batch_atomicity(None, None)
@@ -91,7 +91,7 @@ def test_a_batch_that_is_there_is_not_written_again(whole):
     assert log == ["glance", "take", "look"]
 
 
-def test_a_query_that_has_to_stop_harms_nobody(whole):
+def test_a_query_that_has_to_stop_takes_no_transaction(whole):
     make, log = whole
     with pytest.raises(LedgerError):
         make(found=[ENTRY]).enter(LedgerBatch(3, "other", 2), SETTINGS)
@@ -130,7 +130,7 @@ def test_it_is_run_three_times_at_most(whole):
     assert "commit" not in log
 
 
-def test_what_the_user_has_to_mend_is_not_tried_again(whole):
+def test_an_error_that_the_user_has_to_fix_is_not_retried(whole):
     make, log = whole
     batches = make()
     batches.enter(BATCH, SETTINGS)
@@ -140,7 +140,7 @@ def test_what_the_user_has_to_mend_is_not_tried_again(whole):
     assert log.count("abort") == 1
 
 
-def test_what_spark_raises_is_raised_in_the_end(whole):
+def test_an_error_of_spark_is_raised_in_the_end(whole):
     make, log = whole
     batches = make()
     batches.enter(BATCH, SETTINGS)
@@ -165,7 +165,7 @@ def test_what_spark_raises_is_raised_in_the_end(whole):
         SparkError("... txnproducer.spark.errors.SchemaError: a row's topic is null"),
     ],
 )
-def test_what_would_fail_alike_is_not_run_again(whole, error):
+def test_a_batch_that_would_fail_alike_is_not_run_again(whole, error):
     make, log = whole
     batches = make()
     batches.enter(BATCH, SETTINGS)
@@ -239,7 +239,7 @@ def test_a_driver_that_took_over_and_wakes_late_does_not_take_its_own_query_over
 
 
 @pytest.mark.parametrize("query_id", ["old", "query"])
-def test_what_came_behind_the_first_look_is_not_taken_over(whole, query_id):
+def test_entries_made_after_the_first_look_are_not_taken_over(whole, query_id):
     make, log = whole
     foreign = replace(ENTRY, query_id="old", at_ms=1)
     later = replace(foreign, query_id=query_id, batch_id=4, at_ms=2)
@@ -249,7 +249,7 @@ def test_what_came_behind_the_first_look_is_not_taken_over(whole, query_id):
     assert log == ["glance", "take", "look", "close"]
 
 
-def test_a_ledger_that_could_not_be_read_behind_a_commit_is_read_before_another_run(whole):
+def test_a_ledger_that_could_not_be_read_after_a_commit_is_read_before_another_run(whole):
     make, log = whole
     found = [None, None, KafkaTimeoutError("?"), ENTRY]
     batches = make(found=found, commits=[KafkaTimeoutError("?")])
@@ -258,7 +258,7 @@ def test_a_ledger_that_could_not_be_read_behind_a_commit_is_read_before_another_
     assert log.count("commit") == 1
 
 
-def test_a_hook_that_raises_behind_the_commit_has_nothing_written_again(whole):
+def test_a_hook_that_raises_after_the_commit_has_nothing_written_again(whole):
     make, log = whole
 
     def tell(name, *_):
@@ -282,7 +282,7 @@ def test_a_producer_that_cannot_begin_is_replaced(whole):
 
 
 @pytest.mark.parametrize("call", ["commits", "aborts"])
-def test_an_interrupted_end_leaves_no_producer_behind(whole, call):
+def test_an_interrupted_end_leaves_no_producer(whole, call):
     make, log = whole
     batches = make(**{call: [KeyboardInterrupt()]})
     batches.enter(BATCH, SETTINGS)
@@ -294,7 +294,7 @@ def test_an_interrupted_end_leaves_no_producer_behind(whole, call):
     assert log.count("take") == 2
 
 
-def test_a_records_own_error_is_the_users_whatever_followed_from_it():
+def test_a_records_own_error_is_the_users_with_all_that_follows_from_it():
     cause = RecordTooLargeError("5086 bytes", recovery="abort")
     error = KafkaError("cannot go on", recovery="abort")
     error.__cause__ = cause

@@ -49,7 +49,7 @@ def importers(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SPARKS)
-def test_the_importers_of_sparks_own_archives_are_forgotten_and_made_anew(
+def test_the_importers_of_sparks_own_archives_are_forgotten_and_made_again(
     archive: Callable[[str], str], name: str
 ) -> None:
     path = archive(name)

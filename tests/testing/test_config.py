@@ -105,7 +105,7 @@ def test_a_sasl_listener_knows_the_users_of_plain_and_looks_up_those_of_scram():
     assert scram.endswith("ScramLoginModule required;")
 
 
-def test_a_properties_file_escapes_what_java_would_read_otherwise():
+def test_a_properties_file_escapes_characters_special_to_java():
     text = to_properties({"path": "C:\\data", "word": "süß 😀", "lead": " x", "line": "a\nb"})
     assert text == (
         "path=C:\\\\data\nword=s\\u00fc\\u00df \\ud83d\\ude00\nlead=\\ x\nline=a\\nb\n"

@@ -98,7 +98,9 @@ def test_a_port_that_is_asked_for_is_that_of_the_first_listener():
         assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
 
 
-def test_a_broker_that_ends_is_told_with_the_end_of_its_log_which_is_kept(monkeypatch, tmp_path):
+def test_a_broker_that_ends_is_reported_with_the_end_of_its_log_which_is_kept(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(FakeTools, "program", "print('no space left'); raise SystemExit(3)")
     with pytest.raises(BrokerStartError, match=r"ended \(3\)") as refused:
         EmbeddedKafka().start()
@@ -249,7 +251,7 @@ def test_a_forked_child_leaves_the_brokers_to_their_owner():
         assert kafka.node_log(0).exists()
 
 
-def test_the_tool_that_reads_a_log_lies_elsewhere_before_kafka_4(monkeypatch, tmp_path):
+def test_the_tool_that_reads_a_log_has_another_class_before_kafka_4(monkeypatch, tmp_path):
     from txnproducer.testing import _tools
 
     commands = []
@@ -266,7 +268,7 @@ def test_the_tool_that_reads_a_log_lies_elsewhere_before_kafka_4(monkeypatch, tm
     assert "kafka.tools.DumpLogSegments" in commands[1]
 
 
-def test_java_is_told_the_home_folder_since_it_ignores_home(monkeypatch, tmp_path):
+def test_java_gets_the_home_folder_since_it_ignores_home(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     from txnproducer.testing import _tools
 

@@ -108,7 +108,7 @@ def test_a_jar_that_shrank_after_it_was_fetched_is_fetched_again(repository):
     assert zipfile.is_zipfile(fetch(repository)[1])
 
 
-def test_a_damaged_list_in_the_cache_is_made_anew(root, repository):
+def test_a_damaged_list_in_the_cache_is_made_again(root, repository):
     first = fetch(repository)
     (root / "kafka-9.9.9.lock").write_text("not a list\n")
     assert fetch(repository) == first
@@ -179,7 +179,7 @@ def test_a_distribution_without_jars_is_refused(monkeypatch, tmp_path, repositor
         fetch(repository)
 
 
-def test_the_cache_lies_under_the_home_folder_or_where_xdg_says(monkeypatch, tmp_path):
+def test_the_cache_is_under_the_home_folder_or_xdg_cache_home(monkeypatch, tmp_path):
     monkeypatch.delenv("TXNPRODUCER_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -94,7 +94,7 @@ def test_a_process_that_was_frozen_does_nothing_more(tmp_path, watcher):
     assert states == {"T"}
 
 
-def test_a_signal_to_a_process_that_ended_hits_nobody(tmp_path, watcher):
+def test_a_signal_to_a_process_that_ended_reaches_no_other_process(tmp_path, watcher):
     process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
     process.kill()
     process.kill()
@@ -142,7 +142,7 @@ def test_an_owner_killed_with_9_leaves_no_process_and_no_folder(tmp_path, varian
         owner.stdout.close()
 
 
-def test_a_watcher_that_is_told_goodbye_touches_nothing(tmp_path):
+def test_a_closed_watcher_touches_nothing(tmp_path):
     watcher = _process.Watcher()
     watcher.remove_folder(tmp_path)
     process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
@@ -152,7 +152,7 @@ def test_a_watcher_that_is_told_goodbye_touches_nothing(tmp_path):
     process.kill()
 
 
-def test_a_process_id_that_was_given_out_anew_is_left_alone(tmp_path, watcher):
+def test_a_reused_process_id_is_left_alone(tmp_path, watcher):
     bystander = subprocess.Popen(SLEEPER)
     try:
         watcher._tell(f"add {bystander.pid} {int(start_time(bystander.pid)) - 1}")
@@ -165,14 +165,14 @@ def test_a_process_id_that_was_given_out_anew_is_left_alone(tmp_path, watcher):
         bystander.wait()
 
 
-def test_a_watcher_that_somebody_killed_does_not_break_its_owner(tmp_path, watcher):
+def test_a_killed_watcher_does_not_break_its_owner(tmp_path, watcher):
     watcher._process.kill()
     watcher._process.wait()
     watcher.add(os.getpid())
     watcher.forget(os.getpid())
 
 
-def test_a_port_that_somebody_listens_on_is_not_free():
+def test_a_port_with_a_listener_is_not_free():
     with socket.socket() as server:
         server.bind((HOST, 0))
         server.listen()

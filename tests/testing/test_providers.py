@@ -85,7 +85,7 @@ def test_without_java_a_container_serves_where_docker_answers(monkeypatch):
         assert kafka.bootstrap_servers == "container:4.3.1"
 
 
-def test_without_java_and_without_docker_the_missing_java_is_told(monkeypatch):
+def test_a_missing_java_is_reported_where_docker_is_missing_too(monkeypatch):
     monkeypatch.setattr(FakeEmbedded, "has_java", False)
     monkeypatch.setattr(providers, "docker_answers", lambda: False)
     with pytest.raises(JavaNotFoundError), provide_kafka():

@@ -107,7 +107,7 @@ def test_records_that_expire_have_the_last_refusal_as_their_cause(kafka):
     assert "last answered Produce for orders-0 with NOT_ENOUGH_REPLICAS (19)" in str(cause)
 
 
-def test_the_refusal_of_an_earlier_call_is_not_told_for_a_later_one(kafka, open_producer):
+def test_the_refusal_of_an_earlier_call_is_not_reported_for_a_later_one(kafka, open_producer):
     refuse(kafka, "TxnOffsetCommit", "UNKNOWN_TOPIC_OR_PARTITION")
     with pytest.raises(KafkaTimeoutError):
         open_producer.send_offsets_to_transaction(*OFFSETS)

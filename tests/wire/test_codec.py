@@ -61,7 +61,7 @@ def test_metadata_without_topics_asks_for_brokers_alone(version: int) -> None:
 
 
 @versions(m.ApiKey.METADATA)
-def test_metadata_tells_leaders_epochs_and_topic_ids_where_the_version_has_them(
+def test_metadata_has_leader_epochs_and_topic_ids_where_the_version_has_them(
     version: int,
 ) -> None:
     partition = kp.MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
@@ -374,7 +374,7 @@ def test_damaged_bytes_are_an_error_of_the_connection(body: m.Request, version: 
 
 
 @pytest.mark.conformance("6.16")
-def test_a_topic_id_that_nobody_asked_about_is_an_error_of_the_connection() -> None:
+def test_a_topic_id_that_was_not_requested_is_an_error_of_the_connection() -> None:
     topic_type = kp.ProduceResponse.TopicProduceResponse
     part = topic_type.PartitionProduceResponse(index=0, error_code=0, base_offset=1)
     stranger = topic_type(topic_id=uuid.UUID(int=99), partition_responses=[part])

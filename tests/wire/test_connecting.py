@@ -102,7 +102,7 @@ def test_a_refused_connection_names_the_address(drive: Open) -> None:
     assert "refused" in str(end.error)
 
 
-def test_a_name_that_nobody_knows_is_named(drive: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_name_is_named(drive: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*args: object, **options: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -178,7 +178,7 @@ def test_a_listener_that_never_answers_is_given_up_in_time(drive: Open) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_silent_peer_is_told_in_one_text_whoever_tells_it(
+def test_a_silent_peer_is_reported_in_one_text_by_the_attempt_and_the_loop(
     drive: Open, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     """The attempt logs, or the loop a moment later. A text that changes is logged again."""
@@ -213,7 +213,7 @@ def test_a_broker_that_hangs_up_during_the_handshake_is_tried_again(drive: Open)
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n", bytes(64)],
     ids=["http", "ssh", "zeros"],
 )
-def test_a_port_of_something_else_is_called_no_broker(drive: Open, noise: bytes) -> None:
+def test_a_port_of_another_service_is_called_no_broker(drive: Open, noise: bytes) -> None:
     with FakeBroker(greeting=noise) as other:
         end = drive(other.address).fail_to_connect()
     assert end.state is LOST
@@ -366,7 +366,7 @@ def test_a_missing_client_certificate_is_a_refusal_that_names_the_setting(
         drive(broker.address, **tls(certificates, **own)).connect()
 
 
-def test_a_tls_client_at_a_plaintext_listener_is_told_so(
+def test_a_tls_client_at_a_plaintext_listener_gets_an_error_that_says_so(
     drive: Open, certificates: dict[str, Path]
 ) -> None:
     with FakeBroker() as broker:
@@ -375,7 +375,7 @@ def test_a_tls_client_at_a_plaintext_listener_is_told_so(
     assert "does not speak TLS" in str(end.error)
 
 
-def test_a_plaintext_client_at_a_tls_listener_is_told_so(
+def test_a_plaintext_client_at_a_tls_listener_gets_an_error_that_says_so(
     drive: Open, certificates: dict[str, Path]
 ) -> None:
     with FakeBroker(tls=listener(certificates["ip"])) as broker:

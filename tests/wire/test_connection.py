@@ -231,7 +231,7 @@ def test_bytes_that_cannot_be_the_answer_end_the_connection(
     assert wire.connection.close(0) == [(request, False)]
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection(wire: Wire) -> None:
+def test_an_answer_without_a_request_ends_the_connection(wire: Wire) -> None:
     wire.answer(answers.end_txn(10))
     with pytest.raises(DisconnectError, match="the client did not ask for"):
         wire.receive()
@@ -324,7 +324,7 @@ def test_the_login_is_repeated_before_the_session_ends(open_wire: Callable[..., 
     assert due + 8_500 <= next_due <= due + 9_500, "counted from the question, not the answer"
 
 
-def test_the_first_session_is_counted_from_the_login_and_not_from_when_the_loop_hears_of_it(
+def test_the_first_session_is_counted_from_the_login_itself(
     open_wire: Callable[..., Wire],
 ) -> None:
     wire = open_wire(lifetime_ms=10_000, login_ms=-2_000)

@@ -75,7 +75,9 @@ def cut(driver: Driver, times: int) -> None:
 # --- the retry ----------------------------------------------------------------------------------
 
 
-def test_a_cut_is_told_and_mended_while_the_peer_is_silent_to_the_question(drive: Open) -> None:
+def test_a_cut_is_reported_and_mended_while_the_peer_is_silent_to_the_question(
+    drive: Open,
+) -> None:
     with CuttingBroker(cuts=2) as broker:
         driver = drive(broker.address)
         cut(driver, 2)
@@ -117,7 +119,9 @@ def test_the_question_about_sasl_holds_no_attempt_up(drive: Open) -> None:
 
 
 @pytest.mark.parametrize("cuts", [0, 1])
-def test_a_listener_that_wants_a_login_is_told_once_it_has_said_so(drive: Open, cuts: int) -> None:
+def test_a_listener_that_wants_a_login_is_reported_once_it_has_said_so(
+    drive: Open, cuts: int
+) -> None:
     """A first attempt that is cut by chance asks about TLS, which must not hide this question."""
 
     def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
@@ -241,7 +245,7 @@ def test_after_a_minute_an_address_is_asked_again() -> None:
         assert broker.connections == 2
 
 
-def test_every_connection_that_is_cut_is_told_the_verdict_of_its_address() -> None:
+def test_every_connection_that_is_cut_gets_the_verdict_of_its_address() -> None:
     questions = Questions()
     with FakeBroker() as broker:
         node = BrokerNode(3, "127.0.0.1", broker.port)

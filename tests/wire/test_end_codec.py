@@ -92,7 +92,7 @@ ONE = m.TransactionDescription(0, "x", "Ongoing", 1, 2, 3, 4, (TopicPartition("t
     client_id=st.text(max_size=20),
 )
 @settings(max_examples=60, deadline=None)
-def test_end_txn_is_byte_for_byte_what_the_schemas_write(
+def test_end_txn_has_the_bytes_of_the_schemas(
     version, name, producer_id, epoch, is_commit, correlation_id, client_id
 ) -> None:
     body = m.EndTxnRequest(name, producer_id, epoch, is_commit)
@@ -102,7 +102,7 @@ def test_end_txn_is_byte_for_byte_what_the_schemas_write(
 
 @given(ids=st.lists(names, max_size=3), correlation_id=st.integers(0, 2**31 - 1))
 @settings(max_examples=60, deadline=None)
-def test_describe_is_byte_for_byte_what_the_schemas_write(ids, correlation_id) -> None:
+def test_describe_has_the_bytes_of_the_schemas(ids, correlation_id) -> None:
     body = m.DescribeTransactionsRequest(tuple(ids))
     ours = EndEncoder("me").describe(body, correlation_id)
     assert ours == frame(codec._describe_transactions(body, 0), correlation_id, "me")
@@ -166,7 +166,7 @@ def test_null_arrays_are_left_to_the_schemas() -> None:
 
 
 @pytest.mark.parametrize("body", [END, ASK], ids=["end", "describe"])
-def test_what_neither_can_read_ends_the_connection(body: m.Request) -> None:
+def test_an_answer_that_neither_decoder_can_read_ends_the_connection(body: m.Request) -> None:
     version = 5 if body is END else 0
     with pytest.raises(ResponseDecodeError):
         WireCodec("me").decode(body, version, memoryview(b"\x00\x00\x00\x07\x00\x00"))

@@ -71,7 +71,7 @@ def log_in(mechanism: str = "PLAIN", version: int = 2, **settings: Any) -> Talk:
 # --- ApiVersions --------------------------------------------------------------------------------
 
 
-def test_the_newest_version_is_asked_first_and_tells_the_features() -> None:
+def test_the_newest_version_is_asked_first_and_returns_the_features() -> None:
     talk = ask_versions()
     assert talk.version == 4
     talk.answer(answers.api_versions(0, features={"transaction.version": 2}, epoch=18))
@@ -129,7 +129,7 @@ def test_noise_is_not_taken_for_an_answer(noise: bytes) -> None:
         ask_versions().answer(noise)
 
 
-def test_the_software_version_has_only_what_brokers_accept() -> None:
+def test_the_software_version_has_only_characters_that_brokers_accept() -> None:
     assert SOFTWARE_VERSION.replace("-", "").replace(".", "").isalnum()
     read = kp.ApiVersionsRequest.decode(ask_versions().asked, version=4, header=True, framed=True)
     assert read.client_software_name == "txnproducer"
@@ -139,7 +139,7 @@ def test_the_software_version_has_only_what_brokers_accept() -> None:
 # --- SASL ---------------------------------------------------------------------------------------
 
 
-def test_plain_logs_in_and_tells_when_the_session_ends() -> None:
+def test_plain_logs_in_and_returns_the_end_of_the_session() -> None:
     talk = log_in().answer(answers.sasl_handshake(0))
     assert b"alice\0alice\0secret" in talk.asked
     assert talk.version == 2
@@ -147,7 +147,7 @@ def test_plain_logs_in_and_tells_when_the_session_ends() -> None:
     assert (talk.is_over, talk.result) == (True, 6000)
 
 
-def test_the_version_of_authenticate_is_what_the_broker_offers() -> None:
+def test_the_version_of_authenticate_is_that_of_the_broker() -> None:
     talk = log_in(version=0).answer(answers.sasl_handshake(0))
     assert talk.version == 0
     talk.answer(answers.sasl_authenticate(1, version=0))
@@ -172,7 +172,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
         talk.answer(answers.sasl_authenticate(2, auth_bytes=forged))
 
 
-def test_scram_escapes_what_separates_its_fields() -> None:
+def test_scram_escapes_the_separators_of_its_fields() -> None:
     talk = log_in("SCRAM-SHA-256", sasl_plain_username="a=b,c")
     talk.answer(answers.sasl_handshake(0))
     assert b"n=a=3Db=2Cc,r=" in talk.asked
@@ -190,7 +190,7 @@ def scram_server(asked: bytes, name: str) -> tuple[bytes, bytes]:
     return first, b"v=" + base64.b64encode(hmac.digest(server_key, talk, digest))
 
 
-def test_a_wrong_password_is_told_at_once_in_the_brokers_words() -> None:
+def test_a_wrong_password_is_reported_at_once_in_the_brokers_words() -> None:
     talk = log_in().answer(answers.sasl_handshake(0))
     with pytest.raises(SaslAuthenticationError, match="no such user") as caught:
         talk.answer(answers.sasl_authenticate(1, error_code=58, error_message="no such user"))
@@ -204,7 +204,7 @@ def test_a_mechanism_that_is_not_offered_names_those_that_are() -> None:
         )
 
 
-def test_a_listener_without_sasl_is_told_from_a_wrong_password() -> None:
+def test_a_listener_without_sasl_is_distinguished_from_a_wrong_password() -> None:
     with pytest.raises(IllegalSaslStateError, match="security_protocol"):
         log_in().answer(answers.sasl_handshake(0, error_code=34, mechanisms=()))
 
@@ -249,7 +249,7 @@ def ask_for_a_token(token: Callable[[], object]) -> Talk:
     "raised",
     [OSError("token server is down"), AttributeError("no token server is down"), SystemExit],
 )
-def test_a_token_provider_that_fails_is_asked_again_and_its_reason_is_told(
+def test_a_token_provider_that_fails_is_asked_again_and_its_reason_is_reported(
     raised: BaseException | type[BaseException],
 ) -> None:
     def fail() -> str:

@@ -72,9 +72,7 @@ def test_metadata_has_a_bound_of_its_own(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("number", [11, -1])
-def test_a_large_frame_that_nobody_waits_for_is_refused_by_its_head(
-    wire: Wire, number: int
-) -> None:
+def test_a_large_frame_without_a_request_is_refused_by_its_header(wire: Wire, number: int) -> None:
     wire.send()
     wire.broker.sendall(struct.pack(">ii", LARGEST_ANSWER, number))
     with pytest.raises(DisconnectError, match=f"answered request {number}"):
@@ -186,7 +184,7 @@ def test_scram_takes_the_least_number_of_iterations() -> None:
 # --- the loop -----------------------------------------------------------------------------------
 
 
-def test_an_error_nobody_expected_costs_the_connection_and_not_the_loop(
+def test_an_unexpected_error_costs_the_connection_and_not_the_loop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -207,7 +205,7 @@ def test_an_error_nobody_expected_costs_the_connection_and_not_the_loop(
         assert answer.failure is None
 
 
-def test_an_error_nobody_expected_in_a_tick_costs_the_connection_too(
+def test_an_unexpected_error_in_a_tick_costs_the_connection_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with FakeBroker() as broker, contextlib.closing(Driver(broker.address)) as driver:

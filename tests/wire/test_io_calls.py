@@ -60,7 +60,7 @@ def test_the_compiled_ones_are_in_use_where_they_can_be():
     assert isinstance(chosen, io_calls.IoCalls) is not HAS_COMPILED
 
 
-def test_a_wait_tells_what_is_ready_for_what(calls, selector, pair):
+def test_a_wait_returns_the_ready_sockets_and_their_events(calls, selector, pair):
     ours, theirs = pair
     selector.register(ours, READ, "ours")
     selector.register(theirs, READ | WRITE, "theirs")
@@ -73,7 +73,7 @@ def test_a_wait_tells_what_is_ready_for_what(calls, selector, pair):
     assert dict(ready(calls, selector)) == {"ours": READ, "theirs": READ | WRITE}
 
 
-def test_a_broken_connection_is_ready_for_what_was_asked(calls, selector, pair):
+def test_a_broken_connection_is_ready_for_the_requested_events(calls, selector, pair):
     ours, theirs = pair
     selector.register(ours, READ, "ours")
     theirs.close()
@@ -154,12 +154,12 @@ def test_a_full_socket_takes_a_part_and_then_nothing(calls, pair):
     assert received == content[:sent]
 
 
-def test_what_has_not_come_cannot_be_received(calls, pair):
+def test_receiving_without_data_raises_blocking_io_error(calls, pair):
     with pytest.raises(BlockingIOError):
         calls.receive(pair[0], 10)
 
 
-def test_no_more_is_received_than_was_asked_for(calls, pair):
+def test_no_more_bytes_are_received_than_requested(calls, pair):
     ours, theirs = pair
     theirs.send(b"abcdef")
     assert calls.receive(ours, 4) == b"abcd"
@@ -174,7 +174,7 @@ def test_the_end_of_the_stream_is_no_bytes(calls, pair):
     assert calls.receive(ours, 10) == b""
 
 
-def test_who_sends_to_a_closed_socket_is_told_and_not_killed(calls, pair):
+def test_sending_to_a_closed_socket_raises_and_does_not_kill_the_process(calls, pair):
     ours, theirs = pair
     theirs.close()
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
@@ -190,7 +190,7 @@ def test_a_closed_socket_is_no_socket(calls, pair):
         calls.receive(ours, 1)
 
 
-def test_what_has_no_bytes_is_refused(calls, pair):
+def test_an_object_without_bytes_is_refused(calls, pair):
     with pytest.raises(TypeError):
         calls.send_parts(pair[0], ["text"])
     with pytest.raises(BlockingIOError):

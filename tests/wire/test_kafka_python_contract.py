@@ -144,7 +144,7 @@ def test_response_decodes_with_its_header(name: str) -> None:
     assert decoded.version == newest
 
 
-def test_every_version_window_is_inside_what_kafka_python_ships() -> None:
+def test_every_version_window_is_inside_that_of_kafka_python() -> None:
     for api_key, window in CLIENT_VERSIONS.items():
         camel = "".join(word.capitalize() for word in api_key.name.split("_"))
         assert getattr(kp, f"{camel}Request").max_version >= window.max_version

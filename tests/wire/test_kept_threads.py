@@ -110,7 +110,7 @@ def test_where_no_thread_can_be_started_a_kept_one_does_all_jobs(
     assert ran == [0, 1, 2]
 
 
-def test_without_any_thread_the_caller_is_told(
+def test_a_caller_gets_the_error_if_no_thread_can_start(
     threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbid_threads(monkeypatch)

@@ -103,7 +103,7 @@ LARGE: dict[str, tuple[m.Request, int, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_what_no_answer_can_have_is_refused_before_it_is_decoded(name: str) -> None:
+def test_impossible_counts_in_an_answer_are_refused_before_it_is_decoded(name: str) -> None:
     body, version, make = LARGE[name]
     payload = memoryview(make())
     assert len(payload) <= _MAX_LARGE_ANSWER_BYTES

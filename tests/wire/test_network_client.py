@@ -75,7 +75,7 @@ Drive = Callable[..., Driver]
 # --- connecting and answering -------------------------------------------------------------------
 
 
-def test_asking_for_readiness_connects_and_tells_when_it_is_there(
+def test_asking_for_readiness_connects_and_reports_when_it_is_there(
     serve: Serve, drive: Drive
 ) -> None:
     driver = drive(serve(obliging, features={"transaction.version": 2}, epoch=4))
@@ -294,7 +294,7 @@ def test_closing_ends_each_request_once_and_polls_no_more(serve: Serve, drive: D
     assert not driver.client.is_ready(BOOTSTRAP, clock_ms())
 
 
-def test_a_broken_answer_costs_the_connection_and_nothing_else(serve: Serve, drive: Drive) -> None:
+def test_a_broken_answer_costs_only_the_connection(serve: Serve, drive: Drive) -> None:
     driver = drive(serve(lambda _, number, __: answers.end_txn(number)[:-5]))
     driver.connect()
     (answer,) = driver.answers_to(driver.send())

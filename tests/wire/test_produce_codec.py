@@ -47,7 +47,7 @@ parts_of_requests = st.lists(
     client_id=st.text(max_size=20),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_request_is_byte_for_byte_what_the_schemas_write(
+def test_a_request_has_the_bytes_of_the_schemas(
     version, parts, txn, acks, timeout_ms, correlation_id, client_id
 ) -> None:
     body = m.ProduceRequest(txn, acks, timeout_ms, request(*parts).partitions)

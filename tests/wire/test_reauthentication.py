@@ -98,7 +98,7 @@ def is_connected(driver: Driver) -> bool:
     ("instead", "says"),
     [(fail, "the identity provider is away"), (lambda: None, "returned None")],
 )
-def test_a_provider_that_fails_once_is_asked_again_and_its_reason_is_told(
+def test_a_provider_that_fails_once_is_asked_again_and_its_reason_is_reported(
     drive: Open, instead: Callable[[], object], says: str
 ) -> None:
     tokens = Tokens(1, instead)
@@ -244,7 +244,7 @@ def test_every_session_is_renewed_in_its_time(drive: Open) -> None:
         assert one.connections == 1
 
 
-def test_a_provider_that_fails_at_a_renewal_costs_the_connection_and_nothing_else(
+def test_a_provider_that_fails_at_a_renewal_costs_only_the_connection(
     drive: Open,
 ) -> None:
     with broker([100]) as one:
@@ -258,7 +258,7 @@ def test_a_provider_that_fails_at_a_renewal_costs_the_connection_and_nothing_els
     assert "the identity provider is away" in str(end.error)
 
 
-def test_a_refusal_at_a_renewal_names_the_broker_and_leaves_the_providers_error_as_it_is(
+def test_a_refusal_at_a_renewal_names_the_broker_and_keeps_the_providers_error(
     drive: Open,
 ) -> None:
     locked = SaslAuthenticationError("the account is locked")
@@ -395,7 +395,7 @@ def test_a_login_that_has_returned_does_not_count_as_hung(step: ExchangeStep | N
         ({"sasl_oauth_token_provider": object()}, "the token provider has not returned for 32 s"),
     ],
 )
-def test_what_hangs_is_named_and_for_how_long(settings: dict[str, Any], text: str) -> None:
+def test_a_hung_step_is_named_with_its_duration(settings: dict[str, Any], text: str) -> None:
     given = ConnectSettings("me", settings, sasl_mechanism=settings.get("sasl_mechanism"))
     told = {str(given.hung("h:9", ms)) for ms in (32_000, 42_000, 63_999)}
     assert len(told) == 1  # a text that changes is logged again
@@ -438,7 +438,7 @@ def test_without_a_thread_the_login_ends(monkeypatch: pytest.MonkeyPatch) -> Non
             again.answer(OFFERED, 0)
 
 
-def test_what_nobody_expects_in_a_step_ends_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_in_a_step_ends_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_oddly(*args: object) -> object:
         raise TypeError("an answer of nulls")
 

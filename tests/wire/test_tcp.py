@@ -79,7 +79,7 @@ class LockedError(SaslAuthenticationError):
         LockedError(user="alice"),
     ],
 )
-def test_an_error_gets_the_address_and_keeps_all_else(error: KafkaError) -> None:
+def test_an_error_gets_the_address_and_is_otherwise_unchanged(error: KafkaError) -> None:
     error.__cause__ = OSError("why")
     before = str(error)
     told = with_address("h:9092", error)
