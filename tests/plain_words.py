@@ -1,7 +1,8 @@
 """The words that may not stand in this project's texts, and the texts where they may not.
 
-Why it exists: some words made readers stop, in first lines of docstrings, on users' pages and in
-texts of errors. One table names them all, so that a new word or a new kind of text is one change.
+Why it exists: some words made readers stop, in first lines of docstrings, on users' pages, in
+texts of errors and in names of tests. One table names them all, so that a new word or a new kind
+of text is one change.
 Owns: `TABLE`, the reading of each kind of text, and the search.
 Must not know: pytest. `tests/test_prose.py` asserts that nothing is found.
 """
@@ -28,6 +29,8 @@ class Place(Flag):
     """README.md, the first page, the parts "Use" and "Reference", and three pages of evidence."""
     ERROR = auto()
     """The texts of errors of the package and the examples."""
+    TEST_NAME = auto()
+    """The names of the tests' functions and classes, as words."""
 
 
 class Word(NamedTuple):
@@ -63,13 +66,14 @@ def _word(words: str, places: Place, advice: str) -> Word:
     return Word(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), places, advice)
 
 
-_EVERYWHERE = Place.FIRST_LINE | Place.PAGE | Place.ERROR
+_EVERYWHERE = Place.FIRST_LINE | Place.PAGE | Place.ERROR | Place.TEST_NAME
 # A page may say "what to do", and describe "the owner of the topic of a record".
 _SHORT_TEXTS = Place.FIRST_LINE | Place.ERROR
 
 TABLE = (
     _word(r"who|whom|whose", _SHORT_TEXTS, "name the caller, the thread or the broker"),
     _word(r"what", _SHORT_TEXTS, "use a noun: 'the records to send', 'the effect of'"),
+    _word(r"^(?:what|who)", Place.TEST_NAME, "begin with a noun: 'a batch', 'the sender'"),
     _word(r"whoever|whatever", _EVERYWHERE, "name the caller, the thread or the thing"),
     _word(r"behind", _EVERYWHERE, "say 'after', except for a place in a network"),
     _word(r"else", _EVERYWHERE, "say 'otherwise', or make it a sentence with 'if'"),
@@ -80,6 +84,7 @@ TABLE = (
         _EVERYWHERE,
         "say 'learns', or name the caller of the method",
     ),
+    _word(r"told", Place.TEST_NAME, "say 'reported', 'raised', 'returned', 'logged'"),
     _word(r"carried out", _EVERYWHERE, "say 'done', 'executed'"),
     _word(r"of\b[^,;:.()]*\bof\b[^,;:.()]*\bof", _SHORT_TEXTS, "break the chain of 'of'"),
     _word(
@@ -99,6 +104,8 @@ ALLOWED = re.compile(
 )
 FENCED_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"(?:^.*\S.*$\n?)+", re.MULTILINE)
+TEST_NAME = re.compile(r"test_|Test(?=[A-Z])")
+BETWEEN_WORDS = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 STRING_LINE = re.compile(r'\s*[rR]?"""')
 SOURCES = {".py", ".pyx", ".pxd"}
 
@@ -192,6 +199,17 @@ def cython_docstrings(path: Path, source: str) -> Iterator[Text]:
         if end:
             yield Text(path, start, text)
             start = 0
+
+
+def names_of_tests(path: Path) -> Iterator[Text]:
+    """Yield the names of a file's tests as words, without `test` in front."""
+    if path.suffix == ".py":
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                start = TEST_NAME.match(node.name)
+                if start is not None:
+                    words = BETWEEN_WORDS.sub(" ", node.name[start.end() :])
+                    yield Text(path, node.lineno, words)
 
 
 def error_texts(path: Path) -> Iterator[Text]:

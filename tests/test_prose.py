@@ -1,4 +1,4 @@
-"""First lines of docstrings, users' pages and texts of errors are free of unwanted words.
+"""Docstrings' first lines, users' pages, errors and tests' names are free of unwanted words.
 
 `tests/plain_words.py` has the words. `python -m tests.test_prose` prints how each room stands.
 """
@@ -19,6 +19,7 @@ from tests.plain_words import (
     docstrings,
     error_texts,
     error_texts_in,
+    names_of_tests,
     objections,
     package_rooms,
     paragraphs,
@@ -62,6 +63,15 @@ def test_the_texts_of_errors_are_free_of_unwanted_words(room: str) -> None:
     assert complaints == [], "\n".join(complaints)
 
 
+@pytest.mark.parametrize("room", ["integration", "tests"])
+def test_the_names_of_tests_are_free_of_unwanted_words(room: str) -> None:
+    names = (name for path in sources(room) for name in names_of_tests(path))
+
+    complaints = found(names, Place.TEST_NAME)
+
+    assert complaints == [], "\n".join(complaints)
+
+
 def test_every_folder_of_the_package_is_a_room() -> None:
     assert {"txnproducer/_server", "txnproducer/spark", "txnproducer/lease.py"} <= set(rooms())
 
@@ -99,6 +109,37 @@ def test_the_unwanted_words_are_found(line: str) -> None:
 )
 def test_plain_words_are_not_found(line: str) -> None:
     assert objections(line, Place.FIRST_LINE) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "what waits is sent",
+        "who waits is woken",
+        "an abort behind a commit is certain",
+        "a topic made anew begins at zero",
+        "a record retried in vain fails",
+        "a batch is sent by now",
+        "a commit may have been carried out",
+        "a caller is told the cause",
+        "an error reaches whoever waits",
+        "a retry keeps its number whatever happens",
+    ],
+)
+def test_the_unwanted_words_are_found_in_names_of_tests(name: str) -> None:
+    assert objections(name, Place.TEST_NAME)
+
+
+def test_the_names_of_functions_and_classes_of_tests_are_read() -> None:
+    names = {name.text for name in names_of_tests(Path(__file__))}
+    assert "the names of functions and classes of tests are read" in names
+    config = {name.text for name in names_of_tests(ROOT / "tests" / "test_records.py")}
+    assert any(name[0].isupper() for name in config)
+
+
+@pytest.mark.parametrize("name", ["a header and nothing else", "a broker behind a proxy is named"])
+def test_plain_words_are_not_found_in_names_of_tests(name: str) -> None:
+    assert objections(name, Place.TEST_NAME) == []
 
 
 def test_a_page_may_use_what_in_advice() -> None:
