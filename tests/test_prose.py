@@ -81,9 +81,8 @@ def test_the_users_pages_include_the_reference() -> None:
     assert {"README.md", "index.md", "errors.md", "configuration.md", "api.rst"} <= names
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+UNWANTED = {
+    Place.FIRST_LINE: [
         "Return what is sent.",
         "Fail for whoever waits.",
         "Return whose lock it is.",
@@ -91,29 +90,7 @@ def test_the_users_pages_include_the_reference() -> None:
         "Tell whether a record fits.",
         "The size of the batch of the partition of a record.",
     ],
-)
-def test_the_unwanted_words_are_found(line: str) -> None:
-    assert objections(line, Place.FIRST_LINE)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Whether the batch was sent.",
-        "A producer whose thread has ended.",
-        "Answer of brokers behind a proxy.",
-        "The branch of `if ... else`.",
-        "The somewhat unusual case.",
-        "The number of bytes of a record.",
-    ],
-)
-def test_plain_words_are_not_found(line: str) -> None:
-    assert objections(line, Place.FIRST_LINE) == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+    Place.TEST_NAME: [
         "what waits is sent",
         "who waits is woken",
         "an abort behind a commit is certain",
@@ -125,21 +102,39 @@ def test_plain_words_are_not_found(line: str) -> None:
         "an error reaches whoever waits",
         "a retry keeps its number whatever happens",
     ],
-)
-def test_the_unwanted_words_are_found_in_names_of_tests(name: str) -> None:
-    assert objections(name, Place.TEST_NAME)
+}
+PLAIN = {
+    Place.FIRST_LINE: [
+        "Whether the batch was sent.",
+        "A producer whose thread has ended.",
+        "Answer of brokers behind a proxy.",
+        "The branch of `if ... else`.",
+        "The somewhat unusual case.",
+        "The number of bytes of a record.",
+    ],
+    Place.TEST_NAME: ["a header and nothing else", "a broker behind a proxy is named"],
+}
+
+
+def _by_place(table: dict[Place, list[str]]) -> list[tuple[Place, str]]:
+    return [(place, text) for place, texts in table.items() for text in texts]
+
+
+@pytest.mark.parametrize(("place", "text"), _by_place(UNWANTED))
+def test_the_unwanted_words_are_found(place: Place, text: str) -> None:
+    assert objections(text, place)
+
+
+@pytest.mark.parametrize(("place", "text"), _by_place(PLAIN))
+def test_plain_words_are_not_found(place: Place, text: str) -> None:
+    assert objections(text, place) == []
 
 
 def test_the_names_of_functions_and_classes_of_tests_are_read() -> None:
     names = {name.text for name in names_of_tests(Path(__file__))}
     assert "the names of functions and classes of tests are read" in names
-    config = {name.text for name in names_of_tests(ROOT / "tests" / "test_records.py")}
-    assert any(name[0].isupper() for name in config)
-
-
-@pytest.mark.parametrize("name", ["a header and nothing else", "a broker behind a proxy is named"])
-def test_plain_words_are_not_found_in_names_of_tests(name: str) -> None:
-    assert objections(name, Place.TEST_NAME) == []
+    records = {name.text for name in names_of_tests(ROOT / "tests" / "test_records.py")}
+    assert any(name[0].isupper() for name in records)
 
 
 def test_a_page_may_use_what_in_advice() -> None:
