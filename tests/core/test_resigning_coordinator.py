@@ -90,6 +90,44 @@ def test_each_coordinator_that_resigns_is_doubted(is_commit):
 
 
 @either_end
+def test_a_coordinator_that_came_back_and_resigned_again_is_doubted(is_commit):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, OTHER_NODE)
+    driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, OTHER_NODE)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    assert end.is_successful
+
+
+@either_end
+def test_a_coordinator_that_loaded_after_its_refusal_is_doubted(is_commit):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    assert end.is_successful
+
+
+@either_end
+def test_a_coordinator_that_was_away_after_its_refusal_is_doubted(is_commit):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    assert end.is_successful
+
+
+@either_end
 def test_concurrent_transactions_does_not_take_a_fence_back(is_commit):
     driver, end = ending(is_commit)
     driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)

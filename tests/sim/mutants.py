@@ -270,7 +270,7 @@ MUTANTS = (
     Mutant(
         "one-fence-is-enough",
         "_core/transactions/end_txn.py",
-        "            if was_refused_by != self._asked:",
+        "            if not had_refused:",
         "            if False:",
         "a coordinator that says that the producer is fenced is right",
     ),

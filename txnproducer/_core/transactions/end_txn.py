@@ -65,6 +65,9 @@ _REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
 _OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 _FROM_MEMORY = {False: _OTHER_IDENTITY, True: (*_OTHER_IDENTITY, ErrorCode.INVALID_TXN_STATE)}
 
+# A broker that answers so has forgotten what it refused before.
+_NEW_TERM = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
 
 class EndTxnHandler(TxnRequestHandler):
     """EndTxn (key 26), v0-v4 with transactions v1, v5 with v2.
@@ -75,7 +78,7 @@ class EndTxnHandler(TxnRequestHandler):
     * It names the identity and the version with which the transaction was begun.
 
     Retries: every retriable code; a lost coordinator is looked up again. With v2
-    the refusals in `_FROM_MEMORY` count when the same broker repeats them.
+    the refusals in `_FROM_MEMORY` count when the same broker repeats them in one term.
     """
 
     priority = RequestPriority.END_TXN
@@ -98,7 +101,7 @@ class EndTxnHandler(TxnRequestHandler):
         self._is_commit_on_wire = False
         self._lost_commits = 0
         self._asked: BrokerNode | None = None
-        self._refused_by: BrokerNode | None = None
+        self._has_refused = False
         self._given_up: TransactionalRequestResult | None = None
         self._outcome: ResolvedOutcome = "committed" if is_commit else "aborted"
 
@@ -157,7 +160,10 @@ class EndTxnHandler(TxnRequestHandler):
     def _build(self) -> EndTxnRequest:
         # `is_commit` may change while this attempt is on the wire, so the attempt keeps its own.
         self._is_commit_on_wire = self.is_commit
-        self._asked = self._actions.requests.coordinator(CoordinatorType.TRANSACTION)
+        coordinator = self._actions.requests.coordinator(CoordinatorType.TRANSACTION)
+        if coordinator != self._asked:
+            # A broker that has become the coordinator again may resign a second time.
+            self._asked, self._has_refused = coordinator, False
         return EndTxnRequest(
             self.coordinator_key,
             self._producer.producer_id,
@@ -181,12 +187,14 @@ class EndTxnHandler(TxnRequestHandler):
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
         if self.is_transaction_v2_enabled and code in _FROM_MEMORY[was_commit]:
-            was_refused_by, self._refused_by = self._refused_by, self._asked
+            had_refused, self._has_refused = self._has_refused, True
             # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
-            if was_refused_by != self._asked:
+            if not had_refused:
                 # No doubt about the outcome: the coordinator judges before it writes.
                 self._retry(looks_up=True)
                 return
+        if code in _NEW_TERM:
+            self._has_refused = False
         verdict = table.judge(code)
         if was_commit and may_have_taken_effect(verdict, code):
             self._lost_commits += 1
