@@ -124,6 +124,8 @@ class ExactlyOnceKafkaSink:
             The report of the batch.
 
         Raises:
+            InvalidConfigurationError: an argument or a setting does not fit, the query's id is not
+                known, or Spark Connect needs `writers`; nothing was written.
             SinkError: refused on the driver; nothing was written.
             StoppedError: the query or Spark was stopped.
             Exception: raised by Spark when a task has failed too often.
@@ -157,6 +159,8 @@ class ExactlyOnceKafkaSink:
             writers: how many partitions the frame has; `frame.repartition(n)` makes sure.
 
         Raises:
+            InvalidConfigurationError: atomicity is "batch", an argument or a setting does not fit,
+                or the query's id is not known.
             SinkError: refused; nothing was written.
         """
         checks.check_batch_id(batch_id)

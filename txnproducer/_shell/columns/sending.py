@@ -45,7 +45,7 @@ _Outcome: TypeAlias = _Done | AppendBlocked | FutureRecordMetadata
 
 @dataclass(slots=True)
 class _SendCall:
-    """One call of `send`.
+    """One call of `send_batch` or `send_arrow`.
 
     Attributes:
         topic: the topic of all rows.

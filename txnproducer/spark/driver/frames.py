@@ -10,7 +10,8 @@ Owns: the way of orders and reports, and the check that every partition was run.
 work of the tasks, Kafka.
 
 Rules:
-* A task whose number is not below the number of partitions that were counted does nothing.
+* A task whose number is not below the number of partitions that were counted writes nothing
+  and fails.
 * All partitions report, each of them once, or the pass has failed.
 * An order holds no secret: a job's properties are in Spark's logs. Passwords go in the closure.
 * Spark Connect has neither local properties nor a way to count. There the number is fixed by a
