@@ -31,6 +31,7 @@ __all__ = [
     "in_callback",
     "not_open",
     "offsets_lost_in_callback",
+    "owned",
     "record_lost_in_callback",
     "timed_out",
     "timeout_too_long",
