@@ -19,14 +19,14 @@ class NotedSteps:
         self.fails = fails
 
     @contextmanager
-    def taken(self) -> Iterator[str]:
+    def take(self) -> Iterator[str]:
         self.log.append("take")
         try:
             yield "writer"
         finally:
             self.log.append("close")
 
-    def replayed(self) -> str | None:
+    def replay(self) -> str | None:
         self.log.append("look")
         return self.committed
 

@@ -132,11 +132,11 @@ class _OpenPartWriting:
         self.rows.tell("task_replayed" if part.lease is None else "task_after_lease")
         return part
 
-    def taken(self) -> AbstractContextManager[TransactionalProducer]:
+    def take(self) -> AbstractContextManager[TransactionalProducer]:
         writer = self.writer
         return own_producer(self.rows, writer.ledger, self.partition, writer.settings)
 
-    def replayed(self) -> OpenPart | None:
+    def replay(self) -> OpenPart | None:
         with self.rows.timed("ledger"):
             is_committed = self._is_batch_committed()
         if not is_committed:

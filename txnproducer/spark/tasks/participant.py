@@ -156,11 +156,11 @@ class _ParticipantWriting:
         rows.tell("task_after_receipt")
         return Part(receipt, failure="", recovery="resume", **rows.measured)
 
-    def taken(self) -> AbstractContextManager[TransactionParticipant]:
+    def take(self) -> AbstractContextManager[TransactionParticipant]:
         with self._rows.timed("claim"):
             return closing(self._join())
 
-    def replayed(self) -> None:
+    def replay(self) -> None:
         """Find nothing: the driver gives no lease for a batch that is committed."""
 
     def write(self, writer: TransactionParticipant) -> TransactionReceipt:

@@ -108,11 +108,11 @@ class _OwnTransaction:
         self._began_s: float | None = None
         self._ended_s = 0.0
 
-    def taken(self) -> AbstractContextManager[TransactionalProducer]:
+    def take(self) -> AbstractContextManager[TransactionalProducer]:
         plan = self._plan
         return own_producer(self._rows, plan.ledger, self._slot.number, plan.producer)
 
-    def replayed(self) -> PartitionReport | None:
+    def replay(self) -> PartitionReport | None:
         plan = self._plan
         with self._rows.timed("ledger"):
             run, entry = self._look()

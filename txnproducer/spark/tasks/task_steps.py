@@ -24,11 +24,21 @@ _End = TypeVar("_End", covariant=True)
 class TaskSteps(Protocol[_Writer, _End]):
     """The steps that are special to one form of a task."""
 
-    def taken(self) -> AbstractContextManager[_Writer]:
-        """Take the task's id or claim, and close its writer after the block."""
+    def take(self) -> AbstractContextManager[_Writer]:
+        """Take the task's id or claim, and close its writer after the block.
 
-    def replayed(self) -> _End | None:
-        """If the rows are committed already, only read them and return the result."""
+        Raises:
+            MissingRightError: Write on the id is missing.
+            KafkaError: the cluster refused, or did not answer.
+        """
+
+    def replay(self) -> _End | None:
+        """If the rows are committed already, only read them and return the result.
+
+        Raises:
+            SinkError: other rows are committed, or a later run of the sink has begun.
+            KafkaError: the ledger could not be read, or an entry of it has vanished.
+        """
 
     def write(self, writer: _Writer) -> _End:
         """Send the rows, and commit them or hand them over."""
@@ -43,9 +53,9 @@ def take_steps(steps: TaskSteps[_Writer, _End]) -> _End:
             handed it over.
     """
     # The close aborts a transaction that is neither committed nor handed over.
-    with steps.taken() as writer:
+    with steps.take() as writer:
         # After the id is taken: no earlier attempt can commit any more.
-        end = steps.replayed()
+        end = steps.replay()
         return steps.write(writer) if end is None else end
 
 
