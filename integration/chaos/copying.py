@@ -56,7 +56,7 @@ class KafkaPythonInput:
         ]
 
     def rewind(self) -> None:
-        """Go back to the committed offsets, or read on from where a new assignment begins."""
+        """Go back to the committed offsets, or to 0 where there is none."""
         for place in self.consumer.assignment():
             self.consumer.seek(place, self.consumer.committed(place) or 0)
 
@@ -94,18 +94,28 @@ class ConfluentInput:
         ]
 
     def rewind(self) -> None:
-        """Go back to the committed offsets."""
+        """Go back to the committed offsets, or to 0 where there is none.
+
+        Raises:
+            Exception: of the client, if it could not go back within the time limit. The caller
+                then begins again with a new consumer.
+        """
         end = time.monotonic() + _PATIENCE_S
-        assigned = self.consumer.assignment()
-        for place in self.consumer.committed(assigned, timeout=_PATIENCE_S):
+        places = self.consumer.committed(self.consumer.assignment(), timeout=_PATIENCE_S)
+        for place in places:
             place.offset = max(place.offset, 0)
-            # A partition whose fetch has not begun yet can't be sought.
-            while time.monotonic() < end:
-                try:
+        while True:
+            try:
+                for place in places:
                     self.consumer.seek(place)
-                    break
-                except Exception:  # noqa: BLE001 - librdkafka has one class for all
-                    self.consumer.poll(0)
+                return
+            except Exception:  # librdkafka has one class for all
+                # To read on from a wrong place would lose or double records.
+                if time.monotonic() >= end:
+                    raise
+                # A partition whose fetch has not begun yet can't be sought. The poll may take a
+                # record of a partition that was sought before, so all of them are sought again.
+                self.consumer.poll(0)
 
     def close(self) -> None:
         self.consumer.close()
