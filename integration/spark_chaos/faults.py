@@ -2,8 +2,8 @@
 
 Owns: the faults as data. Must not know: how a verb is executed, what is noted of a run.
 
-A fault hangs on names of the sink's events, not on how the sink is built. A run in which the fault
-did not strike fails: nobody came to its gate.
+A fault depends on the names of the sink's events, not on how the sink is built. A run in which the
+fault did not strike fails: no task reached its gate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _AFTER_END: Final = {
     "plain": "batch_done",
 }
 
-
+# The data source commits on the driver, so its last moment is there.
 _LAST_MOMENT: Final = {**_WRITTEN, "source": "partition_before_commit"}
 _COMMITTED: Final = {**_DONE, "source": "partition_committed"}
 _OTHERS_S: Final = 120.0
@@ -74,7 +74,7 @@ class End:
     Attributes:
         count: of the rows that are there.
         torn: where a reader saw a part of a batch.
-        refusal: with which error it was refused, where that had to be; else empty.
+        refusal: the class of the expected refusal; empty if none is expected.
     """
 
     count: Count
@@ -109,7 +109,7 @@ def gist(error: str) -> str:
 
 
 def _failed(scene: Scene, *told: str) -> None:
-    """Let the query run into an error that a start makes good."""
+    """Let the query run into an error that a restart repairs."""
     error = scene.finish()
     missing = [text for text in told if text not in error]
     if missing:
@@ -119,7 +119,8 @@ def _failed(scene: Scene, *told: str) -> None:
 def _refused(scene: Scene, before: list[Read], error_class: type[SinkError], *told: str) -> str:
     """Let the query fail by a refusal, and return the text of the refusal.
 
-    No row may have been added since before it was submitted: it does not wait for us.
+    No row may have been added since `before`. It was read before the query was submitted, since
+    the query does not wait.
     """
     error = scene.finish()
     missing = [text for text in (error_class.__name__, *told) if text not in error]
