@@ -1,4 +1,4 @@
-"""The modelled cluster in virtual time, in which the waits of a test take none.
+"""The modelled cluster in virtual time, in which a test's waits take no real time.
 
 Owns: the time, and the calls of a test. Must not know: the protocol, the threads of producers.
 
@@ -35,13 +35,15 @@ class VirtualServer:
         users: the users that may log in; None for listeners without a login.
 
     Attributes:
-        script: the faults to come.
         platform: of the producers.
+        is_closing: whether the server was closed or abandoned.
+        is_forked: never true.
 
     Raises:
         RuntimeError: the compiled parts are in use.
     """
 
+    # A fork has a copy of its own, and there is no thread that it would lack.
     is_forked = False
 
     def __init__(self, cluster: BrokerCluster, users: Users | None = None) -> None:
@@ -69,7 +71,11 @@ class VirtualServer:
         return self._network.script
 
     def call(self, action: Callable[[BrokerCluster, int], _T]) -> _T:
-        """Do something with the model, at the present time."""
+        """Do something with the model, at the present time.
+
+        Raises:
+            RuntimeError: the caller is not the thread that made the cluster.
+        """
         # Another thread has no turn in virtual time, and would change the model beside a producer.
         self._baton.check_thread()
         self._cluster.advance(self._baton.now_ms)
