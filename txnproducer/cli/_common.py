@@ -1,7 +1,7 @@
-"""Options of the subcommands by which they reach a cluster.
+"""Options that several subcommands share, above all those by which they reach a cluster.
 
-Owns: the options `-b`, `-X`, `--secret` and `--config`, and their order of precedence. Must not
-know: any subcommand.
+Owns: the options `-b`, `-X`, `--secret` and `--config`, and their order of precedence; the option
+`-o`. Must not know: any subcommand.
 Rules:
 * A value on the command line overrides the file, the file overrides the environment.
 * A secret in an argument is used, with a warning: other users of the machine can read arguments.
@@ -82,6 +82,22 @@ def cluster_options(function: _F) -> _F:
     return function
 
 
+def output_option(text: str) -> Callable[[_F], _F]:
+    """Return the option that chooses between a table and JSON.
+
+    Args:
+        text: the option's help.
+    """
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help=text,
+    )
+
+
 def read_settings(
     bootstrap_servers: str | None,
     config_file: str | None,
@@ -112,6 +128,11 @@ def read_settings(
         )
     settings["bootstrap.servers"] = servers
     return settings
+
+
+def security_of(config: ProducerConfig) -> dict[str, Any]:
+    """Return the security settings that are set, for kafka-python's clients."""
+    return {name: value for name, value in config.security.items() if value is not None}
 
 
 def refuse_twice(names: Iterable[str]) -> None:

@@ -29,7 +29,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from txnproducer._record.compression import codec_names
 from txnproducer.admin import partition_count
-from txnproducer.cli._common import cluster_options, reach, read_settings, refuse_twice
+from txnproducer.cli._common import (
+    cluster_options,
+    reach,
+    read_settings,
+    refuse_twice,
+    security_of,
+)
 from txnproducer.cli._not_empty import not_empty
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
@@ -306,8 +312,7 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
 def _partition_count(config: ProducerConfig, topic: str) -> int | None:
     """Return the number of a topic's partitions, 0 if there is none, None if it is not known."""
     servers = ",".join(config.bootstrap_servers)
-    security = {name: value for name, value in config.security.items() if value is not None}
     try:
-        return partition_count(servers, topic, _QUESTION_S, **security) or 0
+        return partition_count(servers, topic, _QUESTION_S, **security_of(config)) or 0
     except KafkaError:
         return None  # for example without rights; nothing depends on it

@@ -11,7 +11,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from txnproducer.cli._common import cluster_options, reach, read_settings
+from txnproducer.cli._common import (
+    cluster_options,
+    output_option,
+    reach,
+    read_settings,
+    security_of,
+)
 from txnproducer.cli._not_empty import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.spark.ledger.store import Ledger
@@ -50,14 +56,7 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
     callback=not_empty(),
     help="The topic that the ledger's offsets name: the sink's ledgerTopic, or its topic.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: nothing but the JSON.",
-)
+@output_option("json: nothing but the JSON.")
 def command(
     bootstrap_servers: str | None,
     config_file: str | None,
@@ -73,10 +72,9 @@ def command(
     """
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
-    security = {name: value for name, value in config.security.items() if value is not None}
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
     reach(config)
-    ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security)
+    ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security_of(config))
     status = read_status(ledger)
     is_known = status.atomicity is not None
     if output == "table":

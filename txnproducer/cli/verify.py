@@ -13,7 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from txnproducer.admin import our_errors
-from txnproducer.cli._common import cluster_options, reach, read_settings
+from txnproducer.cli._common import (
+    cluster_options,
+    output_option,
+    reach,
+    read_settings,
+    security_of,
+)
 from txnproducer.cli._not_empty import not_empty
 from txnproducer.cli._readback import ID_HEADER, By, TopicCount, count_topic
 from txnproducer.config import ProducerConfig
@@ -100,14 +106,7 @@ def _comparison(count: TopicCount, by: By) -> str:
     show_default=True,
     help="Seconds for all of it.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: nothing but the closing line.",
-)
+@output_option("json: nothing but the closing line.")
 def command(
     bootstrap_servers: str | None,
     config_file: str | None,
@@ -127,7 +126,6 @@ def command(
     """
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
-    security = {name: value for name, value in config.security.items() if value is not None}
     servers = settings["bootstrap.servers"]
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
     deadline_s = time.monotonic() + timeout
@@ -136,7 +134,7 @@ def command(
     left_s = max(0.0, deadline_s - time.monotonic())
     # An error of kafka-python would end in a stack trace, and would have no exit code.
     with our_errors(servers):
-        count = count_topic(servers, topic, by=by, timeout=left_s, security=security)
+        count = count_topic(servers, topic, by=by, timeout=left_s, security=security_of(config))
     # Different records, not all: a doubled one must not stand in for a lost one.
     found = count.total("committed") if by == "none" else count.distinct
     missing = None if expect is None else max(0, expect - found)
