@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import FakeBroker
-from tests.wire.test_connection import Wire
 from tests.wire.test_handshake import ask_versions, log_in
 from tests.wire.test_network_client import obliging
+from tests.wire.wire_pair import Wire
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._wire import kafka_python as kp
@@ -22,23 +22,6 @@ from txnproducer.errors import DisconnectError, SaslAuthenticationError
 
 CHUNK = 65_536
 LARGEST_ANSWER = 1024 * 1024
-
-
-@pytest.fixture
-def open_wire() -> Iterator[Callable[..., Wire]]:
-    with contextlib.ExitStack() as stack:
-
-        def make(**options: int) -> Wire:
-            wire = Wire(**options)
-            stack.callback(wire.close)
-            return wire
-
-        yield make
-
-
-@pytest.fixture
-def wire(open_wire: Callable[..., Wire]) -> Wire:
-    return open_wire()
 
 
 # --- reading ------------------------------------------------------------------------------------
