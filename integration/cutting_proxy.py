@@ -27,7 +27,7 @@ _GREETING = b"\x16"
 
 
 class CuttingProxy:
-    """See the module. It is used as a context manager.
+    """A proxy that cuts connections at random moments. It is used as a context manager.
 
     Args:
         address: of the broker.

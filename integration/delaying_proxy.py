@@ -83,7 +83,7 @@ class _Rules:
 
 
 class DelayingProxy:
-    """See the module. It is used as a context manager.
+    """A proxy that cuts a connection and delivers its request later. It is a context manager.
 
     Args:
         address: of the broker.

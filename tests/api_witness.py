@@ -79,7 +79,7 @@ class ReportedTransaction:
 
 
 class Witness:
-    """See the module.
+    """A witness of the calls, records and transactions of one run.
 
     Attributes:
         violations: what must not have happened.
@@ -101,7 +101,7 @@ class Witness:
     # --- what happens under the producer's lock -------------------------------------------------
 
     def watch(self, producer: TransactionalProducer) -> None:
-        """Stand beside a producer's lock."""
+        """Wrap the calls that run under a producer's lock."""
         core: Any = producer._core
         core.begin_transaction = self._watched(producer, core.begin_transaction, self._on_begin)
         core.begin_commit = self._watched(producer, core.begin_commit, self._on_commit)
@@ -168,7 +168,7 @@ class Witness:
     # --- the results that callers get -----------------------------------------------------------
 
     def on_committed(self) -> None:
-        """Hear, in the caller's thread, that a commit has returned."""
+        """Note that a commit has returned. The thread that committed calls this."""
         generation = self.seen.generation
         self.transactions[generation].is_committed = True
         for record in self._records_of(generation):
@@ -181,7 +181,7 @@ class Witness:
                 )
 
     def on_aborted(self) -> None:
-        """Hear, in the caller's thread, that an abort has returned."""
+        """Note that an abort has returned. The thread that aborted calls this."""
         self.transactions[self.seen.generation].is_aborted = True
 
     def _records_of(self, generation: int) -> list[Sent]:

@@ -72,7 +72,7 @@ class SentBatch:
 
 
 class CoreHarness:
-    """See the module.
+    """The whole core of a producer, with a scripted client and a still clock.
 
     Args:
         transactional_id: None for an idempotent producer.

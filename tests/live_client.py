@@ -24,7 +24,7 @@ SHORT_MS = 60
 
 
 class LiveClient(ScriptedClient):
-    """See the module. The core calls it with the I/O thread's lock held.
+    """The scripted client on a real thread. The core calls it with the I/O thread's lock held.
 
     `poll` and a test's `release` have a lock of their own: without a GIL nothing else keeps them
     apart.

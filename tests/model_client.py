@@ -1,7 +1,7 @@
 """The modelled cluster under a producer's I/O thread: real threads, real time, no sockets.
 
 A request arrives, is answered and comes back as soon as the loop polls, unless a test has planned
-trouble for it. Connections keep their order, both ways, and answer each request once, or die.
+a fault for it. Connections keep their order, both ways, and answer each request once, or die.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ class ModelLink:
 
 
 class ModelClient:
-    """See the module.
+    """The modelled cluster as a `KafkaClient`.
 
     Args:
         cluster: the model.
-        time: the cluster's.
+        clock: the cluster's.
         lock: guards the cluster, which other clients and the test use as well.
 
     Attributes:
-        happened: how often each trouble took effect.
+        happened: how often each fault took effect.
         is_closed: whether the I/O thread has closed it.
     """
 
-    def __init__(self, cluster: BrokerCluster, time: ModelTime, lock: threading.RLock) -> None:
+    def __init__(self, cluster: BrokerCluster, clock: ModelTime, lock: threading.RLock) -> None:
         self._cluster = cluster
-        self._time = time
+        self._clock = clock
         self._lock = lock
         self._nodes: dict[int, BrokerNode] = {}
         self._named: set[int] = set()  # those of them that have not left the cluster
@@ -106,12 +106,12 @@ class ModelClient:
         self.happened: Counter[RequestFault] = Counter()
         self.is_closed = False
 
-    # --- trouble, from any thread ---------------------------------------------------------------
+    # --- faults, from any thread ----------------------------------------------------------------
 
-    def plan(self, trouble: RequestFault, kind: ApiKey | None = None, delay_ms: int = 20) -> None:
-        """Let the next request (of a kind) meet with trouble."""
+    def plan(self, fault: RequestFault, kind: ApiKey | None = None, delay_ms: int = 20) -> None:
+        """Let the next request (of a kind) meet with a fault."""
         with self._lock:
-            self._planned.append((kind, trouble, delay_ms))
+            self._planned.append((kind, fault, delay_ms))
 
     def cut(self, node_id: int) -> None:
         """Cut every connection to a broker."""
@@ -123,7 +123,7 @@ class ModelClient:
         self.wakeup()
 
     def heal(self) -> None:
-        """Forget the trouble that nothing has met yet."""
+        """Forget the faults that nothing has met yet."""
         with self._lock:
             self._planned.clear()
 
@@ -145,7 +145,7 @@ class ModelClient:
         return self._due[0][0] if self._due else FOR_EVER_MS
 
     def _run_due(self, now_ms: int) -> None:
-        self._cluster.advance(self._time.of(now_ms))
+        self._cluster.advance(self._clock.of(now_ms))
         # What is put off while this runs waits for the next turn, even if it is due at once.
         end = next(self._order)
         while self._due and self._due[0][:2] <= (now_ms, end):
@@ -168,7 +168,7 @@ class ModelClient:
         heapq.heappush(self._due, (due_ms, next(self._order), action))
 
     def settle(self) -> None:
-        """Let all come that is on its way, and every transaction end, when the client is closed.
+        """Deliver all that is on its way, and end every transaction. Close the client before.
 
         The time is not waited for: it passes in the cluster alone.
         """
@@ -225,30 +225,30 @@ class ModelClient:
                 raise IllegalStateError(f"{request.connection} is not ready")
             self._in_flight[request.correlation_id] = request
             link = self._link(request.connection)
-            trouble, delay_ms = self._trouble_for(API_KEY_OF[type(request.body)])
-            is_slow = trouble in (RequestFault.SLOW, RequestFault.LATE)
+            fault, delay_ms = self._fault_for(API_KEY_OF[type(request.body)])
+            is_slow = fault in (RequestFault.SLOW, RequestFault.LATE)
             link.arrived_ms = max(link.arrived_ms, now_ms + (delay_ms if is_slow else 0))
             life = link.life
-            if trouble is RequestFault.STALLED:
+            if fault is RequestFault.STALLED:
                 self._at(
                     now_ms + request.timeout_ms,
                     lambda at_ms: self._time_out(request, link, life, at_ms),
                 )
-            elif trouble is RequestFault.LATE:
+            elif fault is RequestFault.LATE:
                 self._die(request.connection, link, now_ms)
                 self._at(now_ms + delay_ms, lambda at_ms: self._arrive_late(request, at_ms))
             else:
                 self._at(
                     link.arrived_ms,
-                    lambda at_ms: self._arrive(request, link, life, trouble, delay_ms, at_ms),
+                    lambda at_ms: self._arrive(request, link, life, fault, delay_ms, at_ms),
                 )
 
-    def _trouble_for(self, kind: ApiKey) -> tuple[RequestFault | None, int]:
-        for number, (wanted, trouble, delay_ms) in enumerate(self._planned):
+    def _fault_for(self, kind: ApiKey) -> tuple[RequestFault | None, int]:
+        for number, (wanted, fault, delay_ms) in enumerate(self._planned):
             if wanted in (None, kind):
                 del self._planned[number]
-                self.happened[trouble] += 1
-                return trouble, delay_ms
+                self.happened[fault] += 1
+                return fault, delay_ms
         return None, 0
 
     def least_loaded_node(self, now_ms: int) -> int | None:
@@ -317,18 +317,18 @@ class ModelClient:
         request: ClientRequest,
         link: ModelLink,
         life: int,
-        trouble: RequestFault | None,
+        fault: RequestFault | None,
         delay_ms: int,
         now_ms: int,
     ) -> None:
         if link.life != life:
             return
         node_id = self._broker_of(request.connection)
-        if trouble is RequestFault.LOST or not self._cluster.is_up(node_id):
+        if fault is RequestFault.LOST or not self._cluster.is_up(node_id):
             self._die(request.connection, link, now_ms)
             return
-        body = handlers.handle(self._cluster, node_id, request.body, self._time.of(now_ms))
-        if trouble is RequestFault.ANSWER_LOST:
+        body = handlers.handle(self._cluster, node_id, request.body, self._clock.of(now_ms))
+        if fault is RequestFault.ANSWER_LOST:
             self._die(request.connection, link, now_ms)
             return
 
@@ -337,7 +337,7 @@ class ModelClient:
                 del self._in_flight[request.correlation_id]
                 self._events.append(ClientResponse(request, body))
 
-        is_slow = trouble is RequestFault.ANSWER_SLOW
+        is_slow = fault is RequestFault.ANSWER_SLOW
         link.answered_ms = max(link.answered_ms, now_ms + (delay_ms if is_slow else 0))
         self._at(link.answered_ms, answer)
 
@@ -348,4 +348,4 @@ class ModelClient:
     def _arrive_late(self, request: ClientRequest, now_ms: int) -> None:
         node_id = self._broker_of(request.connection)
         if self._cluster.is_up(node_id):
-            handlers.handle(self._cluster, node_id, request.body, self._time.of(now_ms))
+            handlers.handle(self._cluster, node_id, request.body, self._clock.of(now_ms))

@@ -102,7 +102,7 @@ class Prepared:
 
 
 class ScriptedClient:
-    """See the module.
+    """A `KafkaClient` that gives prepared answers at a clock moved by hand.
 
     Attributes:
         nodes: the cluster's brokers by id.

@@ -1,4 +1,4 @@
-"""The public calls in any order, from two threads, with trouble on the way to the cluster.
+"""The public calls in any order, from two threads, with faults on the way to the cluster.
 
 Each run is a producer over the modelled cluster. In any order of calls and threads, no call
 hangs, none leaves the state machine's table, no error is lost, and consumers see each transaction
@@ -88,7 +88,7 @@ KINDS = [
     ApiKey.METADATA,
     None,
 ]
-TROUBLES = st.lists(
+FAULTS = st.lists(
     st.tuples(
         st.sampled_from(KINDS), st.sampled_from(list(RequestFault)), st.sampled_from([1, 5, 40])
     ),
@@ -151,7 +151,7 @@ class OwnError(Exception):
 
 
 class PublicApi(RuleBasedStateMachine):
-    """See the module. No rule depends on how a call went, so that runs can be repeated."""
+    """The rules of a run. None depends on how a call went, so that runs can be repeated."""
 
     transaction_version: ClassVar[int]
     tally: ClassVar[Counter[str]]
@@ -218,7 +218,7 @@ class PublicApi(RuleBasedStateMachine):
             self.join_all()
 
     @rule(
-        troubles=TROUBLES,
+        faults=FAULTS,
         first=st.sampled_from("AB"),
         calls=st.lists(CALLS, max_size=4),
         last=st.tuples(
@@ -229,7 +229,7 @@ class PublicApi(RuleBasedStateMachine):
     )
     def course(
         self,
-        troubles: list[tuple[ApiKey | None, RequestFault, int]],
+        faults: list[tuple[ApiKey | None, RequestFault, int]],
         first: str,
         calls: list[tuple[str, str, int]],
         last: tuple[str, str, int],
@@ -238,8 +238,8 @@ class PublicApi(RuleBasedStateMachine):
     ) -> None:
         """Make the calls of a transaction, more or less as they belong together."""
         self.call([(first, "begin", 0)], is_waited_for=are_in_order)
-        for kind, trouble, delay_ms in troubles:
-            self.client.plan(trouble, kind, delay_ms)
+        for kind, fault, delay_ms in faults:
+            self.client.plan(fault, kind, delay_ms)
         self.call([(first, "send", 0), *calls], is_waited_for=are_in_order)
         self.call([last], is_waited_for)
 
@@ -274,18 +274,16 @@ class PublicApi(RuleBasedStateMachine):
 
     @rule(
         lane=st.sampled_from("AB"),
-        trouble=st.sampled_from(
+        fault=st.sampled_from(
             [RequestFault.ANSWER_LOST, RequestFault.LOST, RequestFault.SLOW, RequestFault.LATE]
         ),
         is_fenced=st.booleans(),
         is_waited_for=st.booleans(),
     )
-    def doubt(
-        self, lane: str, trouble: RequestFault, is_fenced: bool, is_waited_for: bool
-    ) -> None:
-        """Let a commit meet with trouble, and with another producer that begins meanwhile."""
+    def doubt(self, lane: str, fault: RequestFault, is_fenced: bool, is_waited_for: bool) -> None:
+        """Let a commit meet with a fault, and with another producer that begins meanwhile."""
         self.call([(lane, "begin", 0), (lane, "send", 0)], is_waited_for=True)
-        self.client.plan(trouble, ApiKey.END_TXN, delay_ms=5)
+        self.client.plan(fault, ApiKey.END_TXN, delay_ms=5)
         if is_fenced:
             self.client.plan(RequestFault.SLOW, ApiKey.END_TXN)
         self.call([(lane, "commit", 0)], is_waited_for=False)
@@ -378,12 +376,12 @@ class PublicApi(RuleBasedStateMachine):
     def do_partitions_for(self, producer: TransactionalProducer, serial: int, choice: int) -> None:
         assert len(producer.partitions_for(TOPICS[choice % 2])) == 2
 
-    # --- trouble --------------------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------------
 
-    @rule(troubles=TROUBLES)
-    def meet_trouble(self, troubles: list[tuple[ApiKey | None, RequestFault, int]]) -> None:
-        for kind, trouble, delay_ms in troubles:
-            self.client.plan(trouble, kind, delay_ms)
+    @rule(faults=FAULTS)
+    def meet_faults(self, faults: list[tuple[ApiKey | None, RequestFault, int]]) -> None:
+        for kind, fault, delay_ms in faults:
+            self.client.plan(fault, kind, delay_ms)
 
     @rule(
         what=st.sampled_from(["cut", "coordinator", "leader", "stop", "deny"]),
@@ -446,7 +444,7 @@ class PublicApi(RuleBasedStateMachine):
         self.join_all()
         assert not producer._io._thread.is_alive(), f"{producer} is closed, its thread lives"
         assert self.client.is_closed
-        self.tally.update(trouble.name for trouble in self.client.happened.elements())
+        self.tally.update(fault.name for fault in self.client.happened.elements())
         self.witness.check_state(producer)
 
     def teardown(self) -> None:

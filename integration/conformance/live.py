@@ -45,7 +45,7 @@ _NOT_YET = frozenset(
 
 
 class LiveTarget:
-    """See the module. It is a context manager.
+    """A real broker as a target. It is a context manager.
 
     Args:
         kafka: the cluster.

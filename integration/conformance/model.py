@@ -33,7 +33,7 @@ class HoldingCluster(BrokerCluster):
 
 
 class ModelTarget:
-    """See the module.
+    """The modelled broker as a target.
 
     Args:
         version: of Apache Kafka.

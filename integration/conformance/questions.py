@@ -38,7 +38,7 @@ _STATIC_GROUP_VERSION = 5  # the first with instance ids (KIP-345)
 
 
 class Questions:
-    """See the module.
+    """One blocking connection to a real broker, for questions in raw messages.
 
     Args:
         host: the broker's.

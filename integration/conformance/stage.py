@@ -49,7 +49,7 @@ class Identity:
 
 
 class Stage:
-    """See the module.
+    """A target with a transcript, and the calls of one case.
 
     Args:
         target: the broker.

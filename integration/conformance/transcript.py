@@ -23,7 +23,7 @@ from txnproducer.records import TopicPartition
 
 
 class Transcript:
-    """See the module.
+    """The lines of one case: its requests, the answers, and the records that were read.
 
     Args:
         prefix: what to cut from names.

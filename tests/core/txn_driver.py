@@ -67,7 +67,7 @@ class FeatureClient:
 
 
 class TxnDriver:
-    """See the module.
+    """A transaction manager whose requests a test takes and answers.
 
     Args:
         transactional_id: None for an idempotent producer.

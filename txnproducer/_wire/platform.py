@@ -28,7 +28,7 @@ __all__ = ["SYSTEM", "Platform"]
 
 
 class Platform:
-    """The system. See the module."""
+    """The system under a producer, as the operating system gives it."""
 
     # A waiting thread looks up this often even if it is not woken: on platforms where a lock's
     # acquire cannot be interrupted, Ctrl-C arrives then.
