@@ -20,12 +20,12 @@ def broker_ids(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        timeout: Seconds.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
     return ask(bootstrap_servers, ids_of_brokers, timeout, **security)
 
@@ -46,16 +46,16 @@ def wait_for_brokers(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        expected: Takes the ids of the brokers, and returns whether to stop waiting.
-        timeout: Seconds.
+        expected: takes the ids of the brokers, and returns whether to stop waiting.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Returns:
         The ids.
 
     Raises:
-        KafkaTimeoutError: They were not in time; the message lists the brokers that exist.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: they were not in time; the message lists the brokers that exist.
+        KafkaError: the cluster refused.
     """
 
     def poll(client: KafkaAdminClient) -> list[int]:
@@ -79,13 +79,13 @@ def wait_for_replicas(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        brokers: The number of brokers to wait for.
-        timeout: Seconds.
+        brokers: the number of brokers to wait for.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Raises:
-        KafkaTimeoutError: Not in time; the message names what is missing.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: not in time; the message names what is missing.
+        KafkaError: the cluster refused.
     """
 
     def missing(client: KafkaAdminClient) -> str:
@@ -121,15 +121,15 @@ def broker_setting(
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         name: Kafka's name of the setting.
-        timeout: Seconds.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Returns:
         The setting's value; None if the broker has no such setting.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused (needs DescribeConfigs on the cluster).
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused (needs DescribeConfigs on the cluster).
     """
 
     def question(client: KafkaAdminClient) -> Any:

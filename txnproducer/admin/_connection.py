@@ -108,16 +108,16 @@ def connect(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        timeout: Seconds to wait for a broker, and for each answer.
+        timeout: seconds to wait for a broker, and for each answer.
         **security: kafka-python's security settings.
 
     Yields:
         kafka-python's admin client. Its errors leave the block as errors of this package.
 
     Raises:
-        KafkaTimeoutError: No broker answered in time.
-        DisconnectError: The broker is gone, or the connection was lost.
-        KafkaError: Any other failure, by the broker's error code.
+        KafkaTimeoutError: no broker answered in time.
+        DisconnectError: the broker is gone, or the connection was lost.
+        KafkaError: any other failure, by the broker's error code.
     """
     # In this order, so that an error of the cleanup becomes one of ours as well.
     with our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
@@ -190,13 +190,13 @@ def ask(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        question: Asks the connected client; it may be called twice.
-        timeout: Seconds.
+        question: asks the connected client; it may be called twice.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
 
     def once() -> T:

@@ -40,19 +40,19 @@ def coordinator_of(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        key: The transactional id, or the group's id.
+        key: the transactional id, or the group's id.
         topic: `TRANSACTION_TOPIC`, or `GROUP_TOPIC` for a group.
-        timeout: Seconds.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Returns:
         The broker's id; -1 while the partition that holds the key's state has no leader.
 
     Raises:
-        UnknownTopicOrPartitionError: The topic is created on its first use, and does not exist
+        UnknownTopicOrPartitionError: the topic is created on its first use, and does not exist
             yet.
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
     leaders = leaders_of(bootstrap_servers, topic, timeout, security)
     # `Utils.abs` of the Java code clears the sign bit. The number of partitions is the cluster's
@@ -70,17 +70,17 @@ def describe_transaction(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        transactional_id: The id to describe.
-        timeout: Seconds.
+        transactional_id: the id to describe.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Returns:
         The description; None if the coordinator does not know the id (any more).
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        UnsupportedVersionError: The cluster is too old for this request.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        UnsupportedVersionError: the cluster is too old for this request.
+        KafkaError: the cluster refused.
     """
     names = [transactional_id]
     return describe_transactions(bootstrap_servers, names, timeout, **security)[transactional_id]

@@ -23,13 +23,13 @@ def group_ids(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        prefix: The prefix of their ids.
-        timeout: Seconds.
+        prefix: the prefix of their ids.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused (a group is listed only with the right to Describe it).
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused (a group is listed only with the right to Describe it).
     """
 
     def question(client: KafkaAdminClient) -> Any:
@@ -51,8 +51,8 @@ def group_operations(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        groups: Their ids.
-        timeout: Seconds.
+        groups: their ids.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Returns:
@@ -60,9 +60,9 @@ def group_operations(
         cluster does not report them (before 2.3).
 
     Raises:
-        GroupAuthorizationError: The user may not even Describe one of them.
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        GroupAuthorizationError: the user may not even Describe one of them.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
     names = list(groups)
 
@@ -102,22 +102,22 @@ def committed_offsets(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        groups: Group ids.
-        partitions: The partitions to ask for, the same in every group; None for all partitions
+        groups: group ids.
+        partitions: the partitions to ask for, the same in every group; None for all partitions
             with offsets of the group.
         waits_for_undecided: False returns the offsets committed before, whatever an open
             transaction may still commit.
-        timeout: Seconds.
-        asker: Puts the question; `ask` by default.
+        timeout: seconds.
+        asker: puts the question; `ask` by default.
         **security: kafka-python's security settings.
 
     Returns:
         For each group its partitions' offsets; a partition without one is left out.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        UnstableOffsetCommitError: A transaction stayed undecided all that time.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        UnstableOffsetCommitError: a transaction stayed undecided all that time.
+        KafkaError: the cluster refused.
     """
     names = list(groups)
     if not names:

@@ -42,17 +42,17 @@ def create_topic(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        name: The topic.
-        partitions: The number of partitions.
-        replication_factor: The number of replicas; None for the cluster's default.
-        config: Settings of the topic, by Kafka's names.
-        timeout: Seconds for each of the two steps.
+        name: the topic.
+        partitions: the number of partitions.
+        replication_factor: the number of replicas; None for the cluster's default.
+        config: settings of the topic, by Kafka's names.
+        timeout: seconds for each of the two steps.
         **security: kafka-python's security settings.
 
     Raises:
-        TopicExistsError: A topic of this name exists.
-        KafkaTimeoutError: The cluster did not answer, or no leader was known in time.
-        KafkaError: The cluster refused.
+        TopicExistsError: a topic of this name exists.
+        KafkaTimeoutError: the cluster did not answer, or no leader was known in time.
+        KafkaError: the cluster refused.
     """
     wanted = {
         "num_partitions": partitions,
@@ -101,14 +101,14 @@ def delete_topic(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        name: The topic.
-        timeout: Seconds.
+        name: the topic.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Raises:
-        UnknownTopicOrPartitionError: No topic has this name.
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        UnknownTopicOrPartitionError: no topic has this name.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
 
     def delete(client: KafkaAdminClient) -> None:
@@ -128,18 +128,18 @@ def leader_of(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        topic: The topic.
-        partition: Its partition.
-        timeout: Seconds.
+        topic: the topic.
+        partition: its partition.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Returns:
         The broker's id; -1 while there is no leader.
 
     Raises:
-        UnknownTopicOrPartitionError: There is no such partition.
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        UnknownTopicOrPartitionError: there is no such partition.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
     leaders = leaders_of(bootstrap_servers, topic, timeout, security)
     # A missing partition must not look like one without a leader, which may get one soon.
@@ -171,8 +171,8 @@ def partition_count(
     """Return the number of a topic's partitions, or None if there is no such topic.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
 
     def question(client: KafkaAdminClient) -> Any:
@@ -214,13 +214,13 @@ def topic_access(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        topics: Their names.
-        timeout: Seconds.
+        topics: their names.
+        timeout: seconds.
         **security: kafka-python's security settings.
 
     Raises:
-        KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
     """
     names = list(topics)
 

@@ -60,9 +60,9 @@ def server_properties(layout: ClusterLayout, index: int, log_dir: Path) -> dict[
     """Return the settings of one node.
 
     Args:
-        layout: The cluster.
-        index: The node's index, from 0.
-        log_dir: The folder of its data.
+        layout: the cluster.
+        index: the node's index, from 0.
+        log_dir: the folder of its data.
 
     Returns:
         Kafka's settings in order, the caller's own last so that they override ours.
@@ -192,7 +192,7 @@ def check_arguments(
     """Refuse arguments of which no cluster can be made.
 
     Raises:
-        EmbeddedKafkaError: An argument is wrong; the text names it and the allowed values.
+        EmbeddedKafkaError: an argument is wrong; the text names it and the allowed values.
     """
     if nodes < 1:
         raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")

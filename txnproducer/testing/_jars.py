@@ -87,16 +87,16 @@ def kafka_jars(
     """Return the jars of a Kafka version, fetching them on first use.
 
     Args:
-        version: Such as "4.3.1".
-        report: Called with lines for people during the work; not called if all is cached.
-        timeout: Seconds for all of it, waiting for another process included.
-        open_repository: Opens a Maven repository that fetches into a folder.
+        version: such as "4.3.1".
+        report: called with lines for people during the work; not called if all is cached.
+        timeout: seconds for all of it, waiting for another process included.
+        open_repository: opens a Maven repository that fetches into a folder.
 
     Returns:
         Paths for the class path.
 
     Raises:
-        JarsUnavailableError: The jars are not cached and could not be fetched.
+        JarsUnavailableError: the jars are not cached and could not be fetched.
     """
     unpacked = os.environ.get(KAFKA_HOME_VARIABLE)
     if unpacked:
@@ -152,7 +152,7 @@ def parse_list(text: str) -> list[Jar]:
     """Read a list: lines of "coordinate size sha256", and comments after "#".
 
     Raises:
-        ValueError: A line is not of this form.
+        ValueError: a line is not of this form.
     """
     jars = []
     for line in text.splitlines():

@@ -42,13 +42,13 @@ def find_java(kafka_version: str) -> Java:
     """Find a Java for the brokers of a Kafka version.
 
     Args:
-        kafka_version: Such as "4.3.1".
+        kafka_version: such as "4.3.1".
 
     Returns:
         The first Java in the search order that is new enough.
 
     Raises:
-        JavaNotFoundError: None is; the message lists the candidates and the ways out.
+        JavaNotFoundError: none is; the message lists the candidates and the ways out.
     """
     needed = required_java(kafka_version)
     seen: list[str] = []

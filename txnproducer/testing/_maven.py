@@ -54,7 +54,7 @@ class MavenRepository:
         """Return the coordinates of all jars that are needed at run time.
 
         Args:
-            endpoint: Coordinates joined by "+".
+            endpoint: coordinates joined by "+".
 
         Returns:
             "group:artifact:version" of each jar, the requested ones first.

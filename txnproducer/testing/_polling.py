@@ -14,9 +14,9 @@ def wait_until(is_done: Callable[[], object], timeout: float, every: float) -> b
     """Look until a condition holds or the time is over. Return whether it holds.
 
     Args:
-        is_done: The condition; looked at once at least. Its errors end the wait.
-        timeout: Seconds.
-        every: Seconds between two looks.
+        is_done: the condition; looked at once at least. Its errors end the wait.
+        timeout: seconds.
+        every: seconds between two looks.
     """
     look_again = Retrying(
         stop=stop_after_delay(timeout),

@@ -76,15 +76,15 @@ def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> Cluste
     """Write all files that the nodes need to start.
 
     Args:
-        plan: The description of the cluster.
-        files: Its folders; existing data is kept.
+        plan: the description of the cluster.
+        files: its folders; existing data is kept.
         tools: Kafka's programs.
 
     Returns:
         The layout of the cluster, with its ports.
 
     Raises:
-        EmbeddedKafkaError: A port is taken, or the formatting failed.
+        EmbeddedKafkaError: a port is taken, or the formatting failed.
     """
     files.make()
     needs_tls = any(name in ("SSL", "SASL_SSL") for name in plan.listeners)

@@ -135,7 +135,7 @@ class ManagedProcess:
         """Wait for its end, and kill it if it has not ended in time.
 
         Args:
-            timeout: Seconds.
+            timeout: seconds.
 
         Returns:
             True when it ended by itself.
@@ -179,16 +179,16 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
     """Run a short command to its end.
 
     Args:
-        what: Its name for messages.
-        command: The program and its arguments.
-        log_path: Its output is appended to this file.
-        timeout: Seconds.
+        what: its name for messages.
+        command: the program and its arguments.
+        log_path: its output is appended to this file.
+        timeout: seconds.
 
     Returns:
         Its output.
 
     Raises:
-        BrokerStartError: It failed or took too long; the message holds its last lines.
+        BrokerStartError: it failed or took too long; the message holds its last lines.
     """
     try:
         # In a session of its own: Ctrl-C reaches only us, and `subprocess.run` kills the tool
@@ -220,12 +220,12 @@ def free_ports(count: int, host: str, besides: Collection[int] = ()) -> list[int
     """Return ports on which no process listens now, below the kernel's range for clients.
 
     Args:
-        count: The number of ports.
-        host: The address to listen on.
-        besides: Ports that are reserved already.
+        count: the number of ports.
+        host: the address to listen on.
+        besides: ports that are reserved already.
 
     Raises:
-        PortInUseError: There are not enough free ports.
+        PortInUseError: there are not enough free ports.
     """
     # In random order: two runs of tests at once would both find the same first ports free.
     tries = random.sample(_PORT_RANGE, len(_PORT_RANGE))

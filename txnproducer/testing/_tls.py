@@ -24,8 +24,8 @@ def make_certificates(folder: Path, names: tuple[str, ...]) -> CertificateFiles:
     """Make a CA and a certificate for these host names and addresses.
 
     Args:
-        folder: The folder for the files.
-        names: The names by which clients may reach the broker.
+        folder: the folder for the files.
+        names: the names by which clients may reach the broker.
 
     Returns:
         The CA's certificate, and the broker's key with its certificate chain in one file.

@@ -52,14 +52,14 @@ class KafkaTools:
         """Prepare a node's empty data folder.
 
         Args:
-            cluster_id: The cluster's id, in Kafka's base64 form.
-            properties: The node's configuration.
-            features: The feature levels to start the cluster with.
-            scram: The users to store, in the tool's form.
-            log_path: The tool's output is appended to this file.
+            cluster_id: the cluster's id, in Kafka's base64 form.
+            properties: the node's configuration.
+            features: the feature levels to start the cluster with.
+            scram: the users to store, in the tool's form.
+            log_path: the tool's output is appended to this file.
 
         Raises:
-            BrokerStartError: The tool refused, for example an unknown feature.
+            BrokerStartError: the tool refused, for example an unknown feature.
         """
         options: list[str] = []
         for name, level in features.items():
@@ -77,7 +77,7 @@ class KafkaTools:
         """Return the output of DumpLogSegments for a partition's segments.
 
         Raises:
-            BrokerStartError: The tool failed.
+            BrokerStartError: the tool failed.
         """
         # KAFKA-14576 moved the class; releases before 4.0 have it in the old place.
         package = "org.apache.kafka.tools" if self._major >= 4 else "kafka.tools"

@@ -64,22 +64,22 @@ class EmbeddedKafka:
             producer = TransactionalProducer(bootstrap_servers=kafka.bootstrap_servers, ...)
 
     Args:
-        nodes: The number of brokers, each with a controller in the same process; usually 1 or 3.
-        version: The version of Apache Kafka.
-        settings: Broker settings by Kafka's names; they override ours.
-        features: Feature levels to format the cluster with, such as `{"transaction.version": 1}`.
-        listeners: Security protocols of the listeners: "PLAINTEXT", "SSL", "SASL_PLAINTEXT",
+        nodes: the number of brokers, each with a controller in the same process; usually 1 or 3.
+        version: the version of Apache Kafka.
+        settings: broker settings by Kafka's names; they override ours.
+        features: feature levels to format the cluster with, such as `{"transaction.version": 1}`.
+        listeners: security protocols of the listeners: "PLAINTEXT", "SSL", "SASL_PLAINTEXT",
             "SASL_SSL". `bootstrap_servers` returns the addresses of the first one. A PLAINTEXT
             listener always exists in addition.
-        sasl_mechanisms: For the SASL listeners: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512".
-        users: Names and passwords for the SASL listeners.
-        port: The port of the first node's first listener; the next nodes take the next ports. None
+        sasl_mechanisms: for the SASL listeners: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512".
+        users: names and passwords for the SASL listeners.
+        port: the port of the first node's first listener; the next nodes take the next ports. None
             chooses free ports.
-        data_dir: The folder of data, configuration and logs; the cluster goes on from existing
+        data_dir: the folder of data, configuration and logs; the cluster goes on from existing
             data. None for a temporary folder, which is removed at the end.
-        jvm_options: For each broker's Java: `FAST_START_JVM` or `THROUGHPUT_JVM`, or others.
-        startup_timeout: Seconds until all nodes must be ready, once the jars are there.
-        report: Called with the lines of the first download; None prints them to standard error.
+        jvm_options: for each broker's Java: `FAST_START_JVM` or `THROUGHPUT_JVM`, or others.
+        startup_timeout: seconds until all nodes must be ready, once the jars are there.
+        report: called with the lines of the first download; None prints them to standard error.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class EmbeddedKafka:
         """Ask a node to end in order (SIGTERM), and wait until it has.
 
         Args:
-            index: Which node, from 0.
-            timeout: Seconds; after that the node is killed.
+            index: which node, from 0.
+            timeout: seconds; after that the node is killed.
         """
         process = self._nodes.process(index)
         process.ask_to_end()
@@ -221,10 +221,10 @@ class EmbeddedKafka:
         """Start a node that was stopped or killed, on the same ports and data.
 
         Args:
-            index: Which node, from 0.
+            index: which node, from 0.
 
         Raises:
-            BrokerStartError: It did not become ready; the message holds the end of its log.
+            BrokerStartError: it did not become ready; the message holds the end of its log.
         """
         self._nodes.launch_again(index)
 
@@ -267,7 +267,7 @@ class EmbeddedKafka:
         """Return the addresses of one listener of every node, separated by commas.
 
         Args:
-            listener: Its security protocol, such as "SASL_SSL".
+            listener: its security protocol, such as "SASL_SSL".
         """
         ports = self._nodes.layout.ports
         if listener not in ports[0].listeners:
@@ -293,9 +293,9 @@ class EmbeddedKafka:
         """Return a client's settings for a listener, in kafka-python's names.
 
         Args:
-            user: One of the cluster's users, for a SASL listener; the first when None.
-            mechanism: One of its SASL mechanisms; the first when None.
-            listener: Its security protocol; the first listener when None.
+            user: one of the cluster's users, for a SASL listener; the first when None.
+            mechanism: one of its SASL mechanisms; the first when None.
+            listener: its security protocol; the first listener when None.
 
         Returns:
             `security_protocol`, and `ssl_cafile` and the `sasl_` settings where they apply.
@@ -327,15 +327,15 @@ class EmbeddedKafka:
         """Create a topic, and wait until every partition has a leader that takes records.
 
         Args:
-            name: The topic.
-            partitions: The number of partitions.
-            replication_factor: The number of replicas; None for one with one node and three with
+            name: the topic.
+            partitions: the number of partitions.
+            replication_factor: the number of replicas; None for one with one node and three with
                 three.
-            config: Settings of the topic, by Kafka's names.
-            timeout: Seconds.
+            config: settings of the topic, by Kafka's names.
+            timeout: seconds.
 
         Raises:
-            KafkaError: The cluster refused, or did not answer in time.
+            KafkaError: the cluster refused, or did not answer in time.
         """
         text = {key: as_text(value) for key, value in (config or {}).items()}
         admin.create_topic(
@@ -351,7 +351,7 @@ class EmbeddedKafka:
         """Return the index of the node that coordinates a transactional id, or -1 while none does.
 
         Raises:
-            UnknownTopicOrPartitionError: No transactional id has been used on this cluster yet.
+            UnknownTopicOrPartitionError: no transactional id has been used on this cluster yet.
         """
         leader = admin.coordinator_of(self.addresses("PLAINTEXT"), transactional_id)
         return self.node_index(leader) if leader >= 0 else -1
@@ -363,7 +363,7 @@ class EmbeddedKafka:
         left.
 
         Raises:
-            KafkaTimeoutError: Not in time; the message names what is missing.
+            KafkaTimeoutError: not in time; the message names what is missing.
         """
         admin.wait_for_replicas(self.addresses("PLAINTEXT"), self.nodes, timeout)
 
@@ -371,12 +371,12 @@ class EmbeddedKafka:
         """Return the output of Kafka's DumpLogSegments for a partition's log.
 
         Args:
-            topic: The topic.
-            partition: Its partition.
-            index: The node whose copy to read.
+            topic: the topic.
+            partition: its partition.
+            index: the node whose copy to read.
 
         Raises:
-            EmbeddedKafkaError: The node has no such log, or the tool failed.
+            EmbeddedKafkaError: the node has no such log, or the tool failed.
         """
         nodes = self._nodes
         segments = sorted((nodes.files.node_data(index) / f"{topic}-{partition}").glob("*.log"))

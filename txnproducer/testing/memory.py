@@ -68,13 +68,13 @@ class InMemoryKafka:
             assert [record.value for record in kafka.records("orders")] == [b"order 1"]
 
     Args:
-        topics: The number of partitions by topic.
-        nodes: The number of brokers. They are numbered from 0.
-        transaction_version: The finalized `transaction.version`: 2 or 1. The default is 2, and 1
+        topics: the number of partitions by topic.
+        nodes: the number of brokers. They are numbered from 0.
+        transaction_version: the finalized `transaction.version`: 2 or 1. The default is 2, and 1
             for a version before 4.
-        users: Names and passwords for SASL logins by PLAIN and SCRAM; None for listeners without
+        users: names and passwords for SASL logins by PLAIN and SCRAM; None for listeners without
             a login.
-        version: The version of Kafka that the brokers are modelled on.
+        version: the version of Kafka that the brokers are modelled on.
         clock: "virtual" lets waits take no time: time stands still while the test's own code runs,
             and passes while a call waits. It needs TXNPRODUCER_IMPL=python, and a test without
             threads of its own.

@@ -58,8 +58,8 @@ class ExistingKafka:
     """A Kafka that is running already, outside of this process.
 
     Args:
-        bootstrap_servers: Addresses, "host:port", separated by commas.
-        security: A client's security settings in kafka-python's names.
+        bootstrap_servers: addresses, "host:port", separated by commas.
+        security: a client's security settings in kafka-python's names.
     """
 
     def __init__(self, bootstrap_servers: str, security: Mapping[str, Any] | None = None) -> None:
@@ -86,7 +86,7 @@ class ExistingKafka:
         """Create a topic, and wait until every partition has a leader.
 
         Raises:
-            KafkaError: The cluster refused, or did not answer in time.
+            KafkaError: the cluster refused, or did not answer in time.
         """
         text = {key: as_text(value) for key, value in (config or {}).items()}
         admin.create_topic(
@@ -104,9 +104,9 @@ class ContainerKafka(ExistingKafka):
     """One broker in a container of the image `apache/kafka`, for a machine without Java.
 
     Args:
-        version: The version of Apache Kafka, which is the image's tag.
-        settings: Broker settings by Kafka's names; they override ours.
-        startup_timeout: Seconds until it must be ready, once the image is there.
+        version: the version of Apache Kafka, which is the image's tag.
+        settings: broker settings by Kafka's names; they override ours.
+        startup_timeout: seconds until it must be ready, once the image is there.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ def container_environment(port: int, settings: Mapping[str, str]) -> dict[str, s
     """Return the environment that configures the image `apache/kafka`.
 
     Args:
-        port: The port of this machine at which clients reach the broker.
-        settings: Broker settings by Kafka's names; they override ours.
+        port: the port of this machine at which clients reach the broker.
+        settings: broker settings by Kafka's names; they override ours.
     """
     properties = {
         "process.roles": "broker,controller",
@@ -234,17 +234,17 @@ def provide_kafka(
     """Provide a Kafka for the length of a `with` block, from the first source that has one.
 
     Args:
-        nodes: The number of brokers; a cluster named in the environment keeps its own.
-        version: The version of Apache Kafka, likewise.
-        settings: Broker settings by Kafka's names, likewise.
-        report: Called with lines for people, such as the progress of the first download.
-        **embedded: Further arguments of `EmbeddedKafka`, which no other source accepts.
+        nodes: the number of brokers; a cluster named in the environment keeps its own.
+        version: the version of Apache Kafka, likewise.
+        settings: broker settings by Kafka's names, likewise.
+        report: called with lines for people, such as the progress of the first download.
+        **embedded: further arguments of `EmbeddedKafka`, which no other source accepts.
 
     Yields:
         The cluster.
 
     Raises:
-        EmbeddedKafkaError: No source has one; the message names the ways out.
+        EmbeddedKafkaError: no source has one; the message names the ways out.
     """
     # First: a cluster that the user names needs neither Java nor Docker.
     named = os.environ.get(BOOTSTRAP_VARIABLE)
