@@ -162,9 +162,9 @@ class Stage:
             assert isinstance(answer, m.InitProducerIdResponse)
             assert not answer.error_code, answer
             producer_id, epoch = answer.producer_id, answer.producer_epoch
-        who = Identity(self.name(name), producer_id, epoch)
+        identity = Identity(self.name(name), producer_id, epoch)
         self.transcript.note(f"{name} is {self.transcript.producer(producer_id, epoch)}")
-        return who
+        return identity
 
     def init_idempotent(self) -> Identity:
         """Ask for a producer id without a transactional id."""
@@ -172,37 +172,40 @@ class Stage:
         assert isinstance(answer, m.InitProducerIdResponse)
         return Identity(None, answer.producer_id, answer.producer_epoch)
 
-    def add(self, who: Identity, *places: TopicPartition) -> None:
+    def add(self, identity: Identity, *places: TopicPartition) -> None:
         """Add partitions to the transaction."""
-        assert who.transactional_id is not None
+        assert identity.transactional_id is not None
         self.ask(
             m.AddPartitionsToTxnRequest(
-                who.transactional_id, who.producer_id, who.producer_epoch, places
+                identity.transactional_id, identity.producer_id, identity.producer_epoch, places
             )
         )
 
-    def begin(self, who: Identity, *places: TopicPartition) -> None:
+    def begin(self, identity: Identity, *places: TopicPartition) -> None:
         """Add partitions where that is the client's task. With v2 the first Produce does it."""
         if not self.is_v2:
-            self.add(who, *places)
+            self.add(identity, *places)
 
-    def add_offsets(self, who: Identity, group: str = "g") -> None:
+    def add_offsets(self, identity: Identity, group: str = "g") -> None:
         """Add a group's offsets to the transaction."""
-        assert who.transactional_id is not None
+        assert identity.transactional_id is not None
         self.ask(
             m.AddOffsetsToTxnRequest(
-                who.transactional_id, who.producer_id, who.producer_epoch, self.name(group)
+                identity.transactional_id,
+                identity.producer_id,
+                identity.producer_epoch,
+                self.name(group),
             )
         )
 
-    def begin_offsets(self, who: Identity, group: str = "g") -> None:
+    def begin_offsets(self, identity: Identity, group: str = "g") -> None:
         """Add a group's offsets where that is the client's task."""
         if not self.is_v2:
-            self.add_offsets(who, group)
+            self.add_offsets(identity, group)
 
     def commit_offset(
         self,
-        who: Identity,
+        identity: Identity,
         place: TopicPartition,
         offset: int,
         group: str = "g",
@@ -211,28 +214,28 @@ class Stage:
     ) -> None:
         """Write a group's offset in the transaction."""
         offsets = (place, OffsetAndMetadata(offset))
-        self.ask(self.offsets_request(who, offsets, group=group, member=member))
+        self.ask(self.offsets_request(identity, offsets, group=group, member=member))
 
     def commit_offsets(
-        self, who: Identity, *offsets: tuple[TopicPartition, OffsetAndMetadata]
+        self, identity: Identity, *offsets: tuple[TopicPartition, OffsetAndMetadata]
     ) -> None:
         """Write several of a group's offsets with one request."""
-        self.ask(self.offsets_request(who, *offsets))
+        self.ask(self.offsets_request(identity, *offsets))
 
     def offsets_request(
         self,
-        who: Identity,
+        identity: Identity,
         *offsets: tuple[TopicPartition, OffsetAndMetadata],
         group: str = "g",
         member: Member = NO_MEMBER,
     ) -> m.TxnOffsetCommitRequest:
         """Return the request that writes a group's offsets."""
-        assert who.transactional_id is not None
+        assert identity.transactional_id is not None
         return m.TxnOffsetCommitRequest(
-            who.transactional_id,
+            identity.transactional_id,
             self.name(group) if group else "",
-            who.producer_id,
-            who.producer_epoch,
+            identity.producer_id,
+            identity.producer_epoch,
             offsets,
             member.generation_id,
             member.member_id,
@@ -244,41 +247,47 @@ class Stage:
         self, place: TopicPartition, offset: int, *, timeout_ms: int = 60_000
     ) -> Identity:
         """Begin a transaction as a new producer, with a group's offset in it."""
-        who = self.init(timeout_ms=timeout_ms)
-        self.begin_offsets(who)
-        self.commit_offset(who, place, offset)
-        return who
+        identity = self.init(timeout_ms=timeout_ms)
+        self.begin_offsets(identity)
+        self.commit_offset(identity, place, offset)
+        return identity
 
-    def end(self, who: Identity, *, commit: bool) -> Identity:
+    def end(self, identity: Identity, *, commit: bool) -> Identity:
         """End the transaction, and return the identity that follows."""
-        assert who.transactional_id is not None
+        assert identity.transactional_id is not None
         answer = self.ask(
             m.EndTxnRequest(
-                who.transactional_id, who.producer_id, who.producer_epoch, commit, self.is_v2
+                identity.transactional_id,
+                identity.producer_id,
+                identity.producer_epoch,
+                commit,
+                self.is_v2,
             )
         )
         assert isinstance(answer, m.EndTxnResponse)
         if answer.error_code or not self.is_v2:
-            return who
-        return replace(who, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+            return identity
+        return replace(
+            identity, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
+        )
 
-    def commit(self, who: Identity) -> Identity:
+    def commit(self, identity: Identity) -> Identity:
         """Commit, and wait until all markers are written."""
-        return self._end_and_settle(who, commit=True)
+        return self._end_and_settle(identity, commit=True)
 
-    def abort(self, who: Identity) -> Identity:
+    def abort(self, identity: Identity) -> Identity:
         """Abort, and wait until all markers are written."""
-        return self._end_and_settle(who, commit=False)
+        return self._end_and_settle(identity, commit=False)
 
-    def _end_and_settle(self, who: Identity, *, commit: bool) -> Identity:
-        following = self.end(who, commit=commit)
-        self.settle(who)
+    def _end_and_settle(self, identity: Identity, *, commit: bool) -> Identity:
+        following = self.end(identity, commit=commit)
+        self.settle(identity)
         return following
 
-    def settle(self, who: Identity) -> None:
+    def settle(self, identity: Identity) -> None:
         """Wait until the transaction has ended, by any party."""
-        assert who.transactional_id is not None
-        self._target.settle(who.transactional_id)
+        assert identity.transactional_id is not None
+        self._target.settle(identity.transactional_id)
 
     def wait_ms(self, time_ms: int) -> None:
         """Let time go by."""
@@ -288,16 +297,16 @@ class Stage:
         self, place: TopicPartition, *values: str, name: str = "a", timeout_ms: int = 60_000
     ) -> Identity:
         """Begin a transaction as a new producer, with a batch in it."""
-        who = self.init(name, timeout_ms=timeout_ms)
-        self.begin(who, place)
-        self.produce(who, place, 0, *(values or ("open",)))
-        return who
+        identity = self.init(name, timeout_ms=timeout_ms)
+        self.begin(identity, place)
+        self.produce(identity, place, 0, *(values or ("open",)))
+        return identity
 
     # --- producing ------------------------------------------------------------------------------
 
     def batch(
         self,
-        who: Identity,
+        identity: Identity,
         sequence: int,
         *values: str,
         is_transactional: bool | None = None,
@@ -311,18 +320,26 @@ class Stage:
             key, _, rest = value.encode().rpartition(b"=")
             builder.append(int(time.time() * 1000), key or None, rest)
         if is_transactional is None:
-            is_transactional = who.transactional_id is not None
+            is_transactional = identity.transactional_id is not None
         builder.set_producer_state(
-            who.producer_id, who.producer_epoch, sequence, is_transactional=is_transactional
+            identity.producer_id,
+            identity.producer_epoch,
+            sequence,
+            is_transactional=is_transactional,
         )
         return bytes(builder.build())
 
     def produce(
-        self, who: Identity, place: TopicPartition, sequence: int, *values: str, acks: int = -1
+        self,
+        identity: Identity,
+        place: TopicPartition,
+        sequence: int,
+        *values: str,
+        acks: int = -1,
     ) -> None:
         """Produce one batch."""
-        batch = self.batch(who, sequence, *values)
-        self.produce_batches(who.transactional_id, [(place, batch)], acks=acks)
+        batch = self.batch(identity, sequence, *values)
+        self.produce_batches(identity.transactional_id, [(place, batch)], acks=acks)
 
     def produce_batches(
         self,
@@ -352,9 +369,9 @@ class Stage:
 
     # --- looking --------------------------------------------------------------------------------
 
-    def describe(self, who: Identity | str) -> None:
+    def describe(self, identity: Identity | str) -> None:
         """Look at the coordinator's view of an id."""
-        name = self.name(who) if isinstance(who, str) else who.transactional_id
+        name = self.name(identity) if isinstance(identity, str) else identity.transactional_id
         assert name is not None
         self.ask(m.DescribeTransactionsRequest((name,)))
 

@@ -14,55 +14,55 @@ from txnproducer.records import TopicPartition
 @case()
 def adding_a_partition_begins_the_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.add(who, t)
-    s.describe(who)
+    identity = s.init()
+    s.add(identity, t)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def partitions_are_added_in_several_calls(s: Stage) -> None:
     t, u, v = s.partitions("t", 3)
-    who = s.init()
-    s.add(who, t)
-    s.add(who, u, v)
-    s.describe(who)
+    identity = s.init()
+    s.add(identity, t)
+    s.add(identity, u, v)
+    s.describe(identity)
 
 
 @case()
 def adding_a_partition_again_changes_nothing(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = s.init()
-    s.add(who, t)
-    s.add(who, t)
-    s.add(who, t, u)
-    s.describe(who)
+    identity = s.init()
+    s.add(identity, t)
+    s.add(identity, t)
+    s.add(identity, t, u)
+    s.describe(identity)
 
 
 @case()
 def with_an_unknown_topic_no_partition_is_added(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.add(who, t, s.unknown_partition())
-    s.describe(who)
+    identity = s.init()
+    s.add(identity, t, s.unknown_partition())
+    s.describe(identity)
 
 
 @case()
 def with_an_unknown_partition_none_is_added(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.add(who, t, TopicPartition(t.topic, 7))
-    s.describe(who)
+    identity = s.init()
+    s.add(identity, t, TopicPartition(t.topic, 7))
+    s.describe(identity)
 
 
 @case()
 def an_old_epoch_adds_nothing(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
+    identity = s.init()
     s.init()
-    s.add(who, t)
-    s.add_offsets(who)
-    s.describe(who)
+    s.add(identity, t)
+    s.add_offsets(identity)
+    s.describe(identity)
 
 
 @cases(
@@ -73,9 +73,9 @@ def an_old_epoch_adds_nothing(s: Stage) -> None:
 )
 def a_wrong_identity_adds_nothing(s: Stage, change: Change) -> None:
     t = s.partition()
-    who = change(s.init())
-    s.add(who, t)
-    s.add_offsets(who)
+    identity = change(s.init())
+    s.add(identity, t)
+    s.add_offsets(identity)
 
 
 @case()
@@ -90,8 +90,8 @@ def an_id_that_was_never_initialised_adds_nothing(s: Stage) -> None:
 @case()
 def an_empty_id_adds_nothing(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    nobody = Identity("", who.producer_id, who.producer_epoch)
+    identity = s.init_idempotent()
+    nobody = Identity("", identity.producer_id, identity.producer_epoch)
     s.add(nobody, t)
     s.add_offsets(nobody)
 
@@ -104,32 +104,36 @@ def an_empty_id_adds_nothing(s: Stage) -> None:
 )
 def adding_begins_the_next_transaction(s: Stage, end: End) -> None:
     t, u = s.partitions("t", 2)
-    who = end(s, s.open(t))
-    s.add(who, u)
-    s.describe(who)
+    identity = end(s, s.open(t))
+    s.add(identity, u)
+    s.describe(identity)
 
 
 @case()
 def adding_a_groups_offsets_begins_the_transaction(s: Stage) -> None:
-    who = s.init()
-    s.add_offsets(who)
-    s.describe(who)
+    identity = s.init()
+    s.add_offsets(identity)
+    s.describe(identity)
 
 
 @case()
 def adding_a_groups_offsets_again_changes_nothing(s: Stage) -> None:
-    who = s.init()
-    s.add_offsets(who)
-    s.add_offsets(who)
-    s.describe(who)
+    identity = s.init()
+    s.add_offsets(identity)
+    s.add_offsets(identity)
+    s.describe(identity)
 
 
 @case()
 def the_offsets_of_the_empty_group_can_be_added(s: Stage) -> None:
-    who = s.init()
-    assert who.transactional_id is not None
-    s.ask(m.AddOffsetsToTxnRequest(who.transactional_id, who.producer_id, who.producer_epoch, ""))
-    s.describe(who)
+    identity = s.init()
+    assert identity.transactional_id is not None
+    s.ask(
+        m.AddOffsetsToTxnRequest(
+            identity.transactional_id, identity.producer_id, identity.producer_epoch, ""
+        )
+    )
+    s.describe(identity)
 
 
 @cases(
@@ -141,7 +145,7 @@ def the_offsets_of_the_empty_group_can_be_added(s: Stage) -> None:
 )
 def an_added_partition_gets_its_marker(s: Stage, end: End) -> None:
     t = s.partition()
-    who = s.init()
-    s.add(who, t)
-    end(s, who)
+    identity = s.init()
+    s.add(identity, t)
+    end(s, identity)
     s.look(t)

@@ -9,44 +9,44 @@ from integration.conformance.stage import NOBODYS_ID, End, Identity, Stage
 @case()
 def committed_records_are_read(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "a", "b")
+    identity = s.open(t, "a", "b")
     s.look(t)
-    s.commit(who)
-    s.describe(who)
+    s.commit(identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def aborted_records_are_not_read(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "a", "b")
-    s.abort(who)
-    s.describe(who)
+    identity = s.open(t, "a", "b")
+    s.abort(identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def every_partition_of_the_transaction_gets_its_marker(s: Stage) -> None:
     t, u, v = s.partitions("t", 3)
-    who = s.init()
-    s.begin(who, t, u, v)
+    identity = s.init()
+    s.begin(identity, t, u, v)
     for place in (t, u, v):
-        s.produce(who, place, 0, "kept")
-    s.commit(who)
+        s.produce(identity, place, 0, "kept")
+    s.commit(identity)
     s.look(t, u, v)
 
 
 @case()
 def transactions_follow_one_another(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "first")
-    who = s.commit(who)
-    s.begin(who, t)
-    s.produce(who, t, 0 if s.is_v2 else 1, "second")
-    who = s.abort(who)
-    s.begin(who, t)
-    s.produce(who, t, 0 if s.is_v2 else 2, "third")
-    s.commit(who)
+    identity = s.open(t, "first")
+    identity = s.commit(identity)
+    s.begin(identity, t)
+    s.produce(identity, t, 0 if s.is_v2 else 1, "second")
+    identity = s.abort(identity)
+    s.begin(identity, t)
+    s.produce(identity, t, 0 if s.is_v2 else 2, "third")
+    s.commit(identity)
     s.look(t)
 
 
@@ -61,17 +61,17 @@ def transactions_follow_one_another(s: Stage) -> None:
     }
 )
 def ending_nothing(s: Stage, before: End | None, end: End) -> None:
-    who = s.init() if before is None else before(s, s.open(s.partition()))
-    end(s, who)
-    s.describe(who)
+    identity = s.init() if before is None else before(s, s.open(s.partition()))
+    end(s, identity)
+    s.describe(identity)
 
 
 @case(only=2)
 def aborting_nothing_twice_raises_the_epoch_twice(s: Stage) -> None:
-    who = s.init()
-    who = s.abort(who)
-    who = s.abort(who)
-    s.describe(who)
+    identity = s.init()
+    identity = s.abort(identity)
+    identity = s.abort(identity)
+    s.describe(identity)
 
 
 @cases(
@@ -84,42 +84,42 @@ def aborting_nothing_twice_raises_the_epoch_twice(s: Stage) -> None:
 )
 def ending_again(s: Stage, *ends: End) -> None:
     t = s.partition()
-    who = s.open(t)
+    identity = s.open(t)
     for end in ends:
-        end(s, who)
-    s.describe(who)
+        end(s, identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case(only=2)
 def a_repetition_after_the_next_transaction_has_begun(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    after = s.commit(who)
+    identity = s.open(t)
+    after = s.commit(identity)
     s.produce(after, t, 0, "second")
-    s.end(who, commit=True)
-    s.end(who, commit=False)
-    s.describe(who)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.describe(identity)
 
 
 @case(only=2)
 def an_end_two_epochs_old_is_fenced(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    after = s.commit(who)
+    identity = s.open(t)
+    after = s.commit(identity)
     s.produce(after, t, 0, "second")
     s.commit(after)
-    s.end(who, commit=True)
-    s.end(who, commit=False)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
 
 
 @case()
 def an_old_epoch_ends_nothing(s: Stage) -> None:
-    who = s.init()
+    identity = s.init()
     s.init()
-    s.end(who, commit=True)
-    s.end(who, commit=False)
-    s.describe(who)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.describe(identity)
 
 
 @case()
@@ -137,18 +137,18 @@ def an_old_epoch_does_not_end_the_new_ones_transaction(s: Stage) -> None:
 @case()
 def a_later_epoch_ends_nothing(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.end(who.newer(), commit=True)
-    s.end(who.newer(2), commit=False)
-    s.describe(who)
+    identity = s.open(t)
+    s.end(identity.newer(), commit=True)
+    s.end(identity.newer(2), commit=False)
+    s.describe(identity)
 
 
 @case()
 def a_strange_producer_id_ends_nothing(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.end(who.stranger(), commit=True)
-    s.describe(who)
+    identity = s.open(t)
+    s.end(identity.stranger(), commit=True)
+    s.describe(identity)
 
 
 @case()
@@ -165,29 +165,29 @@ def an_empty_id_ends_nothing(s: Stage) -> None:
 @case()
 def the_former_identity_is_refused_after_initialising_behind_a_commit(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.commit(who)
+    identity = s.open(t)
+    s.commit(identity)
     s.init()
-    s.end(who, commit=True)
-    s.produce(who, t, 1, "too late")
+    s.end(identity, commit=True)
+    s.produce(identity, t, 1, "too late")
     s.look(t)
 
 
 @case(only=2)
 def after_a_commit_the_former_identity_writes_nothing(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.commit(who)
-    s.produce(who, t, 1, "too late")
+    identity = s.open(t)
+    s.commit(identity)
+    s.produce(identity, t, 1, "too late")
     s.look(t)
 
 
 @case()
 def a_bump_by_its_owner_after_an_abort_begins_anew(s: Stage) -> None:
     t = s.partition()
-    who = s.abort(s.open(t))
-    who = s.init(current=who)
-    s.begin(who, t)
-    s.produce(who, t, 0, "second")
-    s.commit(who)
+    identity = s.abort(s.open(t))
+    identity = s.init(current=identity)
+    s.begin(identity, t)
+    s.produce(identity, t, 0, "second")
+    s.commit(identity)
     s.look(t)

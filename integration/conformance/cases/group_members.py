@@ -18,10 +18,10 @@ from integration.conformance.target import Member
 def a_member_writes_offsets(s: Stage, instance_id: str | None) -> None:
     t = s.partition()
     member = s.join_group(instance_id=instance_id)
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5, member=member)
-    s.commit(who)
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 5, member=member)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
@@ -29,8 +29,8 @@ def a_member_writes_offsets(s: Stage, instance_id: str | None) -> None:
 def a_producer_that_names_no_member_writes_offsets_of_a_group_with_members(s: Stage) -> None:
     t = s.partition()
     s.join_group()
-    who = s.open_offsets(t, 5)
-    s.commit(who)
+    identity = s.open_offsets(t, 5)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
@@ -56,10 +56,10 @@ def a_producer_that_names_no_member_writes_offsets_of_a_group_with_members(s: St
 def a_wrong_member_writes_no_offsets(s: Stage, *changes: Callable[[Member], Member]) -> None:
     t = s.partition()
     member = s.join_group()
-    who = s.init()
-    s.begin_offsets(who)
+    identity = s.init()
+    s.begin_offsets(identity)
     for change in changes:
-        s.commit_offset(who, t, 5, member=change(member))
+        s.commit_offset(identity, t, 5, member=change(member))
     s.look_at_offset(t)
 
 
@@ -76,18 +76,18 @@ def a_wrong_member_writes_no_offsets(s: Stage, *changes: Callable[[Member], Memb
 )
 def a_member_of_a_group_that_there_is_not_writes_no_offsets(s: Stage, member: Member) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5, member=member)
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 5, member=member)
     s.look_at_offset(t)
 
 
 @case()
 def a_member_of_a_group_that_has_only_offsets_writes_none(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
-    s.commit_offset(who, t, 6, member=Member("stranger", 3))
-    s.commit(who)
+    identity = s.open_offsets(t, 5)
+    s.commit_offset(identity, t, 6, member=Member("stranger", 3))
+    s.commit(identity)
     s.look_at_offset(t)
 
 
@@ -95,11 +95,11 @@ def a_member_of_a_group_that_has_only_offsets_writes_none(s: Stage) -> None:
 def a_static_member_that_another_has_replaced_writes_no_offsets(s: Stage) -> None:
     t = s.partition()
     member = s.join_group(instance_id="me")
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5, member=member._replace(member_id="former"))
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 5, member=member._replace(member_id="former"))
     later = member._replace(generation_id=member.generation_id + 1)
-    s.commit_offset(who, t, 5, member=later)
+    s.commit_offset(identity, t, 5, member=later)
     s.look_at_offset(t)
 
 
@@ -107,21 +107,21 @@ def a_static_member_that_another_has_replaced_writes_no_offsets(s: Stage) -> Non
 def refused_offsets_leave_the_transaction_open(s: Stage) -> None:
     t = s.partition()
     member = s.join_group()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5, member=member._replace(member_id="stranger"))
-    s.describe(who)
-    s.commit_offset(who, t, 6, member=member)
-    s.commit(who)
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 5, member=member._replace(member_id="stranger"))
+    s.describe(identity)
+    s.commit_offset(identity, t, 6, member=member)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
 @case()
 def a_strange_member_without_a_generation_of_a_group_that_has_only_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
-    who = s.commit(who)
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 6, member=Member("stranger"))
-    s.commit(who)
+    identity = s.open_offsets(t, 5)
+    identity = s.commit(identity)
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 6, member=Member("stranger"))
+    s.commit(identity)
     s.look_at_offset(t)

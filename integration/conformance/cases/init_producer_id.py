@@ -9,8 +9,8 @@ from txnproducer._protocol import messages as m
 
 @case()
 def a_new_id_gets_a_producer_id_and_epoch_0(s: Stage) -> None:
-    who = s.init()
-    s.describe(who)
+    identity = s.init()
+    s.describe(identity)
 
 
 @case()
@@ -34,43 +34,43 @@ def without_a_transactional_id_every_asking_gets_a_new_producer_id(s: Stage) -> 
 
 @case()
 def asking_with_the_present_identity_raises_the_epoch(s: Stage) -> None:
-    who = s.init()
-    s.init(current=who)
-    s.describe(who)
+    identity = s.init()
+    s.init(current=identity)
+    s.describe(identity)
 
 
 @case()
 def asking_twice_with_the_same_identity_is_a_repetition(s: Stage) -> None:
-    who = s.init()
-    s.init(current=who)
-    s.init(current=who)
+    identity = s.init()
+    s.init(current=identity)
+    s.init(current=identity)
 
 
 @case()
 def asking_with_an_identity_two_epochs_old_is_fenced(s: Stage) -> None:
-    who = s.init()
-    following = s.init(current=who)
+    identity = s.init()
+    following = s.init(current=identity)
     s.init(current=following)
-    s.init(current=who)
+    s.init(current=identity)
 
 
 @case()
 def asking_with_the_identity_of_a_fenced_producer_is_fenced(s: Stage) -> None:
-    who = s.init()
+    identity = s.init()
     s.init()
-    s.init(current=who)
+    s.init(current=identity)
 
 
 @case()
 def asking_with_a_later_epoch_is_fenced(s: Stage) -> None:
-    who = s.init()
-    s.init(current=who.newer())
+    identity = s.init()
+    s.init(current=identity.newer())
 
 
 @case()
 def asking_with_another_producer_id_is_fenced(s: Stage) -> None:
-    who = s.init()
-    s.init(current=who.stranger())
+    identity = s.init()
+    s.init(current=identity.stranger())
 
 
 @case()
@@ -116,10 +116,10 @@ def a_new_time_out_takes_the_place_of_the_old(s: Stage) -> None:
 @case()
 def asking_during_a_transaction_aborts_it_first(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "lost")
+    identity = s.open(t, "lost")
     s.init()
-    s.settle(who)
-    s.describe(who)
+    s.settle(identity)
+    s.describe(identity)
     s.init()
     s.look(t)
 
@@ -127,42 +127,42 @@ def asking_during_a_transaction_aborts_it_first(s: Stage) -> None:
 @case()
 def the_producer_whose_transaction_was_taken_is_refused(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "lost")
+    identity = s.open(t, "lost")
     s.init()
-    s.settle(who)
-    s.produce(who, t, 1, "too late")
-    s.end(who, commit=True)
-    s.add(who, t)
+    s.settle(identity)
+    s.produce(identity, t, 1, "too late")
+    s.end(identity, commit=True)
+    s.add(identity, t)
     s.look(t)
 
 
 @case()
 def asking_with_the_present_identity_during_a_transaction_aborts_it_first(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "lost")
-    s.init(current=who)
-    s.settle(who)
-    s.describe(who)
-    s.init(current=who)
-    s.describe(who)
+    identity = s.open(t, "lost")
+    s.init(current=identity)
+    s.settle(identity)
+    s.describe(identity)
+    s.init(current=identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def asking_after_a_commit_raises_the_epoch(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "kept")
-    s.commit(who)
+    identity = s.open(t, "kept")
+    s.commit(identity)
     s.init()
-    s.describe(who)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def a_new_producer_begins_where_the_old_one_has_been(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "first")
-    s.commit(who)
+    identity = s.open(t, "first")
+    s.commit(identity)
     after = s.open(t, "second")
     s.commit(after)
     s.look(t)
@@ -170,19 +170,19 @@ def a_new_producer_begins_where_the_old_one_has_been(s: Stage) -> None:
 
 @case()
 def an_identity_without_a_transactional_id_is_not_looked_at(s: Stage) -> None:
-    who = s.init_idempotent()
-    s.ask(m.InitProducerIdRequest(None, 60_000, who.producer_id, who.producer_epoch))
+    identity = s.init_idempotent()
+    s.ask(m.InitProducerIdRequest(None, 60_000, identity.producer_id, identity.producer_epoch))
     s.ask(m.InitProducerIdRequest(None, 0))
 
 
 @case()
 def asking_aborts_a_transaction_of_added_partitions_alone(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.add(who, t)
+    identity = s.init()
+    s.add(identity, t)
     s.init()
-    s.settle(who)
-    s.describe(who)
+    s.settle(identity)
+    s.describe(identity)
     s.init()
     s.look(t)
 
@@ -190,12 +190,12 @@ def asking_aborts_a_transaction_of_added_partitions_alone(s: Stage) -> None:
 @case()
 def an_invalid_time_out_ends_no_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
+    identity = s.open(t)
     s.init(timeout_ms=0)
-    s.init(current=who.older(), timeout_ms=60_000)
-    s.init(current=who.stranger())
-    s.describe(who)
-    s.commit(who)
+    s.init(current=identity.older(), timeout_ms=60_000)
+    s.init(current=identity.stranger())
+    s.describe(identity)
+    s.commit(identity)
     s.look(t)
 
 
@@ -216,18 +216,18 @@ def a_fenced_producer_that_asks_with_its_identity_ends_the_new_ones_transaction(
 @case()
 def a_bump_after_a_bump_after_a_commit(s: Stage) -> None:
     t = s.partition()
-    who = s.commit(s.open(t))
-    following = s.init(current=who)
-    s.init(current=who)
+    identity = s.commit(s.open(t))
+    following = s.init(current=identity)
+    s.init(current=identity)
     s.init(current=following)
-    s.init(current=who)
-    s.describe(who)
+    s.init(current=identity)
+    s.describe(identity)
 
 
 @case(only=2)
 def asking_with_the_identity_from_before_a_commit(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.commit(who)
-    s.init(current=who)
-    s.describe(who)
+    identity = s.open(t)
+    s.commit(identity)
+    s.init(current=identity)
+    s.describe(identity)

@@ -8,10 +8,10 @@ from txnproducer._protocol import messages as m
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 
-def of(who: Identity) -> tuple[str, int, int]:
+def of(identity: Identity) -> tuple[str, int, int]:
     """Return how requests name a producer."""
-    assert who.transactional_id is not None
-    return who.transactional_id, who.producer_id, who.producer_epoch
+    assert identity.transactional_id is not None
+    return identity.transactional_id, identity.producer_id, identity.producer_epoch
 
 
 @case(nodes=2)
@@ -30,63 +30,63 @@ def any_broker_gives_producer_ids_without_a_transactional_id(s: Stage) -> None:
 @case(nodes=2)
 def only_the_coordinator_adds_to_a_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.ask_elsewhere(m.AddPartitionsToTxnRequest(*of(who), (t,)))
-    s.ask_elsewhere(m.AddPartitionsToTxnRequest(*of(who.stranger()), (t,)))
-    s.ask_elsewhere(m.AddOffsetsToTxnRequest(*of(who), s.name("g")))
-    s.describe(who)
+    identity = s.init()
+    s.ask_elsewhere(m.AddPartitionsToTxnRequest(*of(identity), (t,)))
+    s.ask_elsewhere(m.AddPartitionsToTxnRequest(*of(identity.stranger()), (t,)))
+    s.ask_elsewhere(m.AddOffsetsToTxnRequest(*of(identity), s.name("g")))
+    s.describe(identity)
 
 
 @case(nodes=2)
 def only_the_coordinator_ends_a_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.ask_elsewhere(m.EndTxnRequest(*of(who), True, s.is_v2))
-    s.ask_elsewhere(m.EndTxnRequest(*of(who.stranger()), False, s.is_v2))
-    s.describe(who)
-    s.commit(who)
-    s.describe(who)
+    identity = s.open(t)
+    s.ask_elsewhere(m.EndTxnRequest(*of(identity), True, s.is_v2))
+    s.ask_elsewhere(m.EndTxnRequest(*of(identity.stranger()), False, s.is_v2))
+    s.describe(identity)
+    s.commit(identity)
+    s.describe(identity)
 
 
 @case(nodes=2)
 def only_the_coordinator_describes(s: Stage) -> None:
-    who = s.init()
-    s.ask_elsewhere(m.DescribeTransactionsRequest((of(who)[0],)))
+    identity = s.init()
+    s.ask_elsewhere(m.DescribeTransactionsRequest((of(identity)[0],)))
 
 
 @case(nodes=2)
 def only_the_groups_coordinator_takes_its_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.ask_elsewhere(s.offsets_request(who, (t, OffsetAndMetadata(5))))
-    s.describe(who)
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.ask_elsewhere(s.offsets_request(identity, (t, OffsetAndMetadata(5))))
+    s.describe(identity)
 
 
 @case(nodes=2)
 def only_the_leader_takes_a_batch(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin(who, t)
-    batch = s.batch(who, 0, "lost")
-    s.ask_elsewhere(s.produce_request(who.transactional_id, [(t, batch)]))
-    s.describe(who)
+    identity = s.init()
+    s.begin(identity, t)
+    batch = s.batch(identity, 0, "lost")
+    s.ask_elsewhere(s.produce_request(identity.transactional_id, [(t, batch)]))
+    s.describe(identity)
 
 
 @case(nodes=2)
 def only_the_leader_takes_a_batch_without_a_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    s.ask_elsewhere(s.produce_request(None, [(t, s.batch(who, 0, "lost"))]))
-    s.produce(who, t, 0, "kept")
+    identity = s.init_idempotent()
+    s.ask_elsewhere(s.produce_request(None, [(t, s.batch(identity, 0, "lost"))]))
+    s.produce(identity, t, 0, "kept")
 
 
 @case(nodes=2)
 def a_partition_that_there_is_not_has_no_leader_elsewhere_either(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
+    identity = s.init_idempotent()
     nowhere = TopicPartition(t.topic, 7)
-    batches = [(t, s.batch(who, 0, "lost")), (nowhere, s.batch(who, 0, "lost"))]
+    batches = [(t, s.batch(identity, 0, "lost")), (nowhere, s.batch(identity, 0, "lost"))]
     s.ask_elsewhere(s.produce_request(None, batches))
 
 
@@ -102,11 +102,11 @@ def every_broker_tells_who_coordinates_and_who_leads(s: Stage) -> None:
 @case(nodes=2)
 def a_transaction_spans_brokers(s: Stage) -> None:
     places = s.partitions("t", 4)
-    who = s.init()
-    s.begin(who, *places)
+    identity = s.init()
+    s.begin(identity, *places)
     for place in places:
-        s.produce(who, place, 0, "kept")
-    s.describe(who)
-    s.commit(who)
-    s.describe(who)
+        s.produce(identity, place, 0, "kept")
+    s.describe(identity)
+    s.commit(identity)
+    s.describe(identity)
     s.look(*places)

@@ -10,50 +10,50 @@ from txnproducer.records import OffsetAndMetadata
 @case()
 def offsets_count_once_they_are_committed(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
+    identity = s.open_offsets(t, 5)
     s.look_at_offset(t)
-    s.commit(who)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
 @case()
 def aborted_offsets_never_count(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
-    s.abort(who)
+    identity = s.open_offsets(t, 5)
+    s.abort(identity)
     s.look_at_offset(t)
 
 
 @case()
 def pending_offsets_hide_the_older_ones_from_those_who_want_stable_ones(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
-    who = s.commit(who)
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 9)
+    identity = s.open_offsets(t, 5)
+    identity = s.commit(identity)
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 9)
     s.look_at_offset(t)
-    s.abort(who)
+    s.abort(identity)
     s.look_at_offset(t)
 
 
 @case()
 def of_two_offsets_in_a_transaction_the_last_counts(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 9)
-    s.commit_offset(who, t, 5)
-    s.commit(who)
+    identity = s.open_offsets(t, 9)
+    s.commit_offset(identity, t, 5)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
 @case()
 def offsets_and_records_are_committed_together(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    identity = s.open(t)
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 5)
     s.look_at_offset(t)
     s.look(t)
-    s.commit(who)
+    s.commit(identity)
     s.look_at_offset(t)
     s.look(t)
 
@@ -61,11 +61,11 @@ def offsets_and_records_are_committed_together(s: Stage) -> None:
 @case()
 def offsets_of_two_groups_go_with_one_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
+    identity = s.init()
     for group in ("g", "h"):
-        s.begin_offsets(who, group)
-        s.commit_offset(who, t, 5, group)
-    s.commit(who)
+        s.begin_offsets(identity, group)
+        s.commit_offset(identity, t, 5, group)
+    s.commit(identity)
     s.look_at_offset(t, "g")
     s.look_at_offset(t, "h")
 
@@ -87,39 +87,39 @@ def two_transactions_for_one_group_each_decide_their_own(s: Stage) -> None:
 @case(only=2)
 def writing_an_offset_begins_the_transaction(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.commit_offset(who, t, 5)
-    s.describe(who)
-    s.commit(who)
+    identity = s.init()
+    s.commit_offset(identity, t, 5)
+    s.describe(identity)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
 @case(only=1)
 def offsets_of_a_group_that_was_not_added_are_refused(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.commit_offset(who, t, 5)
-    s.add(who, t)
-    s.commit_offset(who, t, 5)
+    identity = s.init()
+    s.commit_offset(identity, t, 5)
+    s.add(identity, t)
+    s.commit_offset(identity, t, 5)
     s.look_at_offset(t)
 
 
 @case()
 def an_old_epoch_writes_no_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
+    identity = s.open_offsets(t, 5)
     s.init()
-    s.settle(who)
-    s.commit_offset(who, t, 6)
+    s.settle(identity)
+    s.commit_offset(identity, t, 6)
     s.look_at_offset(t)
 
 
 @case()
 def an_old_epoch_that_the_group_has_not_seen_writes_no_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
+    identity = s.init()
     s.init()
-    s.commit_offset(who, t, 6)
+    s.commit_offset(identity, t, 6)
     s.look_at_offset(t)
 
 
@@ -131,9 +131,9 @@ def an_old_epoch_that_the_group_has_not_seen_writes_no_offsets(s: Stage) -> None
 )
 def a_wrong_identity_writes_no_offsets(s: Stage, change: Change) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(change(who), t, 6)
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.commit_offset(change(identity), t, 6)
     s.look_at_offset(t)
 
 
@@ -147,36 +147,36 @@ def an_unknown_id_writes_no_offsets(s: Stage) -> None:
 @case()
 def the_empty_group_has_no_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.commit_offset(who, t, 6, group="")
+    identity = s.init()
+    s.commit_offset(identity, t, 6, group="")
 
 
 @case()
 def an_unknown_topic_has_no_offsets(s: Stage) -> None:
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, s.unknown_partition(), 6)
+    identity = s.init()
+    s.begin_offsets(identity)
+    s.commit_offset(identity, s.unknown_partition(), 6)
 
 
 @case()
 def an_unknown_topic_spoils_no_other_offset(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
+    identity = s.init()
+    s.begin_offsets(identity)
     written = OffsetAndMetadata(5)
-    s.commit_offsets(who, (t, written), (s.unknown_partition(), written))
-    s.commit(who)
+    s.commit_offsets(identity, (t, written), (s.unknown_partition(), written))
+    s.commit(identity)
     s.look_at_offset(t)
 
 
 @case()
 def metadata_above_four_kibibytes_is_refused(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = s.init()
-    s.begin_offsets(who)
+    identity = s.init()
+    s.begin_offsets(identity)
     longest, too_long = (OffsetAndMetadata(5, "x" * size) for size in (4096, 4097))
-    s.commit_offsets(who, (t, longest), (u, too_long))
-    s.commit(who)
+    s.commit_offsets(identity, (t, longest), (u, too_long))
+    s.commit(identity)
     s.look_at_offset(t)
     s.look_at_offset(u)
 
@@ -184,11 +184,11 @@ def metadata_above_four_kibibytes_is_refused(s: Stage) -> None:
 @case(only=2)
 def after_a_commit_the_former_identity_writes_no_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.commit_offset(who, t, 5)
-    after = s.commit(who)
-    s.commit_offset(who, t, 6)
-    s.describe(who)
+    identity = s.init()
+    s.commit_offset(identity, t, 5)
+    after = s.commit(identity)
+    s.commit_offset(identity, t, 6)
+    s.describe(identity)
     s.commit_offset(after, t, 7)
     s.commit(after)
     s.look_at_offset(t)
@@ -197,20 +197,20 @@ def after_a_commit_the_former_identity_writes_no_offsets(s: Stage) -> None:
 @case(only=1)
 def after_a_commit_the_group_has_to_be_added_again(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
-    s.commit(who)
-    s.commit_offset(who, t, 6)
+    identity = s.open_offsets(t, 5)
+    s.commit(identity)
+    s.commit_offset(identity, t, 6)
     s.look_at_offset(t)
 
 
 @case()
 def an_aborted_offset_lets_the_next_one_through(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5)
-    who = s.abort(who)
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 3)
-    s.commit(who)
+    identity = s.open_offsets(t, 5)
+    identity = s.abort(identity)
+    s.begin_offsets(identity)
+    s.commit_offset(identity, t, 3)
+    s.commit(identity)
     s.look_at_offset(t)
 
 

@@ -14,13 +14,13 @@ from integration.conformance.stage import Stage
 def an_older_client_keeps_its_epoch_from_commit_to_commit(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.open(t)
-    s.commit(who)
-    s.describe(who)
-    s.add(who, t)
-    s.produce(who, t, 1, "second")
-    s.abort(who)
-    s.describe(who)
+    identity = s.open(t)
+    s.commit(identity)
+    s.describe(identity)
+    s.add(identity, t)
+    s.produce(identity, t, 1, "second")
+    s.abort(identity)
+    s.describe(identity)
     s.look(t)
 
 
@@ -28,27 +28,27 @@ def an_older_client_keeps_its_epoch_from_commit_to_commit(s: Stage) -> None:
 def an_older_clients_batch_outside_a_transaction_is_refused(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.init()
-    s.produce(who, t, 0, "lost")
+    identity = s.init()
+    s.produce(identity, t, 0, "lost")
     s.look(t)
 
 
 @case(only=2)
 def an_older_client_cannot_abort_nothing(s: Stage) -> None:
     s.is_v2 = False
-    who = s.init()
-    s.end(who, commit=False)
-    s.describe(who)
+    identity = s.init()
+    s.end(identity, commit=False)
+    s.describe(identity)
 
 
 @case(only=2)
 def an_older_client_repeats_its_commit(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.open(t)
-    s.commit(who)
-    s.commit(who)
-    s.end(who, commit=False)
+    identity = s.open(t)
+    s.commit(identity)
+    s.commit(identity)
+    s.end(identity, commit=False)
     s.look(t)
 
 
@@ -56,11 +56,11 @@ def an_older_client_repeats_its_commit(s: Stage) -> None:
 def an_older_clients_offsets(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.init()
-    s.commit_offset(who, t, 4)
-    s.add_offsets(who)
-    s.commit_offset(who, t, 5)
-    s.commit(who)
+    identity = s.init()
+    s.commit_offset(identity, t, 4)
+    s.add_offsets(identity)
+    s.commit_offset(identity, t, 5)
+    s.commit(identity)
     s.look_at_offset(t)
 
 
@@ -68,14 +68,14 @@ def an_older_clients_offsets(s: Stage) -> None:
 def an_older_client_that_takes_too_long(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.open(t, timeout_ms=TIMEOUT_MS)
-    s.settle(who)
-    s.describe(who)
-    s.end(who, commit=True)
-    s.end(who, commit=False)
-    s.produce(who, t, 1, "too late")
-    s.init(current=who)
-    s.describe(who)
+    identity = s.open(t, timeout_ms=TIMEOUT_MS)
+    s.settle(identity)
+    s.describe(identity)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.produce(identity, t, 1, "too late")
+    s.init(current=identity)
+    s.describe(identity)
     s.look(t)
 
 
@@ -83,13 +83,13 @@ def an_older_client_that_takes_too_long(s: Stage) -> None:
 def an_older_client_is_fenced(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.open(t)
+    identity = s.open(t)
     s.init()
-    s.settle(who)
-    s.describe(who)
-    s.end(who, commit=True)
-    s.end(who, commit=False)
-    s.produce(who, t, 1, "too late")
+    s.settle(identity)
+    s.describe(identity)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.produce(identity, t, 1, "too late")
     s.init()
     s.look(t)
 
@@ -98,14 +98,14 @@ def an_older_client_is_fenced(s: Stage) -> None:
 def an_older_client_bumps_its_epoch_itself(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.open(t)
-    s.init(current=who)
-    s.settle(who)
-    s.describe(who)
-    who = s.init(current=who)
-    s.add(who, t)
-    s.produce(who, t, 0, "kept")
-    s.commit(who)
+    identity = s.open(t)
+    s.init(current=identity)
+    s.settle(identity)
+    s.describe(identity)
+    identity = s.init(current=identity)
+    s.add(identity, t)
+    s.produce(identity, t, 0, "kept")
+    s.commit(identity)
     s.look(t)
 
 
@@ -113,13 +113,13 @@ def an_older_client_bumps_its_epoch_itself(s: Stage) -> None:
 def a_producer_changes_to_the_second_version_between_transactions(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.commit(s.open(t, "old"))
+    identity = s.commit(s.open(t, "old"))
     s.is_v2 = True
-    s.produce(who, t, 1, "new")
-    who = s.commit(who)
-    s.describe(who)
-    s.produce(who, t, 0, "newer")
-    s.commit(who)
+    s.produce(identity, t, 1, "new")
+    identity = s.commit(identity)
+    s.describe(identity)
+    s.produce(identity, t, 0, "newer")
+    s.commit(identity)
     s.look(t)
 
 
@@ -129,10 +129,10 @@ def a_producer_changes_to_the_second_version_without_a_bump_to_another_partition
 ) -> None:
     s.is_v2 = False
     t, u = s.partitions("t", 2)
-    who = s.commit(s.open(t, "old"))
+    identity = s.commit(s.open(t, "old"))
     s.is_v2 = True
-    s.produce(who, u, 0, "new")
-    s.commit(who)
+    s.produce(identity, u, 0, "new")
+    s.commit(identity)
     s.look(t, u)
 
 
@@ -140,34 +140,34 @@ def a_producer_changes_to_the_second_version_without_a_bump_to_another_partition
 def a_producer_changes_to_the_second_version_within_a_transaction(s: Stage) -> None:
     s.is_v2 = False
     t, u = s.partitions("t", 2)
-    who = s.open(t, "old")
+    identity = s.open(t, "old")
     s.is_v2 = True
-    s.produce(who, u, 0, "new")
-    s.describe(who)
-    s.commit(who)
-    s.describe(who)
+    s.produce(identity, u, 0, "new")
+    s.describe(identity)
+    s.commit(identity)
+    s.describe(identity)
     s.look(t, u)
 
 
 @case(only=2)
 def a_producer_changes_back_to_the_first_version_between_transactions(s: Stage) -> None:
     t = s.partition()
-    who = s.commit(s.open(t, "new"))
+    identity = s.commit(s.open(t, "new"))
     s.is_v2 = False
-    s.add(who, t)
-    s.produce(who, t, 0, "old")
-    s.commit(who)
-    s.describe(who)
+    s.add(identity, t)
+    s.produce(identity, t, 0, "old")
+    s.commit(identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case(only=2)
 def a_commit_by_the_second_version_is_repeated_by_the_first(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t)
-    after = s.commit(who)
+    identity = s.open(t)
+    after = s.commit(identity)
     s.is_v2 = False
-    s.end(who, commit=True)
+    s.end(identity, commit=True)
     s.end(after, commit=True)
     s.end(after, commit=False)
 
@@ -176,13 +176,13 @@ def a_commit_by_the_second_version_is_repeated_by_the_first(s: Stage) -> None:
 def a_commit_by_the_first_version_is_repeated_by_the_second(s: Stage) -> None:
     s.is_v2 = False
     t = s.partition()
-    who = s.open(t)
-    s.commit(who)
+    identity = s.open(t)
+    s.commit(identity)
     s.is_v2 = True
-    s.end(who, commit=True)
-    s.end(who, commit=False)
-    s.settle(who)
-    s.describe(who)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.settle(identity)
+    s.describe(identity)
 
 
 @case(only=2)

@@ -42,62 +42,62 @@ def with_epoch(batch: bytes, epoch: int) -> bytes:
 @case()
 def batches_follow_one_another(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "a", "b")
-    s.produce(who, t, 2, "c")
-    s.produce(who, t, 3, "d", "e")
-    s.commit(who)
+    identity = s.open(t, "a", "b")
+    s.produce(identity, t, 2, "c")
+    s.produce(identity, t, 3, "d", "e")
+    s.commit(identity)
     s.look(t)
 
 
 @case()
 def the_last_five_batches_are_known_again(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "0")
+    identity = s.open(t, "0")
     for sequence in range(1, 5):
-        s.produce(who, t, sequence, str(sequence))
+        s.produce(identity, t, sequence, str(sequence))
     for sequence in range(5):
-        s.produce(who, t, sequence, str(sequence))
-    s.commit(who)
+        s.produce(identity, t, sequence, str(sequence))
+    s.commit(identity)
     s.look(t)
 
 
 @case()
 def an_older_batch_is_not_known_again(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "0")
+    identity = s.open(t, "0")
     for sequence in range(1, 6):
-        s.produce(who, t, sequence, str(sequence))
-    s.produce(who, t, 0, "0")
-    s.produce(who, t, 6, "6")
+        s.produce(identity, t, sequence, str(sequence))
+    s.produce(identity, t, 0, "0")
+    s.produce(identity, t, 6, "6")
     s.look(t)
 
 
 @case()
 def a_batch_with_the_same_first_but_another_last_sequence_is_no_duplicate(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "a", "b")
-    s.produce(who, t, 0, "a")
-    s.produce(who, t, 0, "a", "b", "c")
-    s.produce(who, t, 1, "b")
+    identity = s.open(t, "a", "b")
+    s.produce(identity, t, 0, "a")
+    s.produce(identity, t, 0, "a", "b", "c")
+    s.produce(identity, t, 1, "b")
     s.look(t)
 
 
 @case()
 def a_gap_is_refused(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "a")
-    s.produce(who, t, 2, "c")
-    s.produce(who, t, 1, "b")
+    identity = s.open(t, "a")
+    s.produce(identity, t, 2, "c")
+    s.produce(identity, t, 1, "b")
     s.look(t)
 
 
 @case()
 def a_transaction_that_does_not_begin_with_0(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin(who, t)
-    s.produce(who, t, 3, "a")
-    s.produce(who, t, 0, "a")
+    identity = s.init()
+    s.begin(identity, t)
+    s.produce(identity, t, 3, "a")
+    s.produce(identity, t, 0, "a")
     s.look(t)
 
 
@@ -116,31 +116,31 @@ def a_transaction_that_does_not_begin_with_0(s: Stage) -> None:
 )
 def an_idempotent_producer_writes(s: Stage, *batches: tuple[int, str]) -> None:
     t = s.partition()
-    who = s.init_idempotent()
+    identity = s.init_idempotent()
     for sequence, values in batches:
-        s.produce(who, t, sequence, *values)
+        s.produce(identity, t, sequence, *values)
     s.look(t)
 
 
 @case()
 def each_partition_has_its_own_sequence(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = s.init_idempotent()
-    s.produce(who, t, 0, "a")
-    s.produce(who, u, 0, "a")
-    s.produce(who, u, 1, "b")
-    s.produce(who, t, 1, "b")
+    identity = s.init_idempotent()
+    s.produce(identity, t, 0, "a")
+    s.produce(identity, u, 0, "a")
+    s.produce(identity, u, 1, "b")
+    s.produce(identity, t, 1, "b")
     s.look(t, u)
 
 
 @case()
 def a_new_epoch_begins_with_0(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    s.produce(who, t, 0, "a")
-    s.produce(who.newer(), t, 1, "b")
-    s.produce(who.newer(), t, 0, "b")
-    s.produce(who, t, 1, "c")
+    identity = s.init_idempotent()
+    s.produce(identity, t, 0, "a")
+    s.produce(identity.newer(), t, 1, "b")
+    s.produce(identity.newer(), t, 0, "b")
+    s.produce(identity, t, 1, "c")
     s.look(t)
 
 
@@ -158,28 +158,28 @@ def a_new_epoch_of_a_transactional_producer_begins_with_0(s: Stage) -> None:
 @case()
 def a_partition_that_the_producer_comes_back_to_after_a_bump(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = s.init()
-    s.begin(who, t, u)
-    s.produce(who, t, 0, "a")
-    s.produce(who, u, 0, "a")
-    who = s.commit(who)
-    s.begin(who, t)
-    s.produce(who, t, 0 if s.is_v2 else 1, "b")
-    who = s.commit(who)
-    s.begin(who, u)
-    s.produce(who, u, 0 if s.is_v2 else 1, "c")
-    s.commit(who)
+    identity = s.init()
+    s.begin(identity, t, u)
+    s.produce(identity, t, 0, "a")
+    s.produce(identity, u, 0, "a")
+    identity = s.commit(identity)
+    s.begin(identity, t)
+    s.produce(identity, t, 0 if s.is_v2 else 1, "b")
+    identity = s.commit(identity)
+    s.begin(identity, u)
+    s.produce(identity, u, 0 if s.is_v2 else 1, "c")
+    s.commit(identity)
     s.look(t, u)
 
 
 @case()
 def a_duplicate_of_the_former_transaction_is_not_appended(s: Stage) -> None:
     t = s.partition()
-    who = s.open(t, "a")
-    after = s.commit(who)
+    identity = s.open(t, "a")
+    after = s.commit(identity)
     s.begin(after, t)
     s.produce(after, t, 0 if s.is_v2 else 1, "b")
-    s.produce(who, t, 0, "a")
+    s.produce(identity, t, 0, "a")
     s.look(t)
 
 
@@ -200,71 +200,75 @@ def a_record_without_a_producer_is_appended_each_time(s: Stage) -> None:
 )
 def asking_for_acknowledgements(s: Stage, acks: int) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    s.produce(who, t, 0, "a", acks=acks)
+    identity = s.init_idempotent()
+    s.produce(identity, t, 0, "a", acks=acks)
     s.look(t)
 
 
 @case()
 def an_unknown_topic_takes_no_batch(s: Stage) -> None:
-    who = s.init_idempotent()
-    s.produce(who, s.unknown_partition(), 0, "a")
+    identity = s.init_idempotent()
+    s.produce(identity, s.unknown_partition(), 0, "a")
 
 
 @case()
 def a_batch_with_a_wrong_checksum_is_refused(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    damaged = bytearray(s.batch(who, 0, "a"))
+    identity = s.init_idempotent()
+    damaged = bytearray(s.batch(identity, 0, "a"))
     damaged[-1] ^= 1
     s.produce_batches(None, [(t, bytes(damaged))])
-    s.produce(who, t, 0, "a")
+    s.produce(identity, t, 0, "a")
     s.look(t)
 
 
 @case()
 def a_compressed_batch_counts_as_its_records(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, s.batch(who, 0, "a", "b", "c", compression="gzip"))])
-    s.produce(who, t, 3, "d")
+    identity = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(identity, 0, "a", "b", "c", compression="gzip"))])
+    s.produce(identity, t, 3, "d")
     s.look(t)
 
 
 @cases(
     {
-        "a_batch_that_was_cut_short_is_refused": (lambda s, who: s.batch(who, 0, "a")[:-3],),
+        "a_batch_that_was_cut_short_is_refused": (
+            lambda s, identity: s.batch(identity, 0, "a")[:-3],
+        ),
         "two_batches_for_one_partition_are_refused": (
-            lambda s, who: s.batch(who, 0, "a") + s.batch(who, 1, "b"),
+            lambda s, identity: s.batch(identity, 0, "a") + s.batch(identity, 1, "b"),
         ),
         "a_control_batch_of_a_client_is_refused": (
-            lambda s, who: s.batch(who, 0, "a", is_control=True),
+            lambda s, identity: s.batch(identity, 0, "a", is_control=True),
         ),
         "a_batch_whose_count_is_not_its_records_is_refused": (
-            lambda s, who: with_count(s.batch(who, 0, "a", "b"), 3),
+            lambda s, identity: with_count(s.batch(identity, 0, "a", "b"), 3),
         ),
         "a_batch_with_a_producer_but_no_sequence_is_refused": (
-            lambda s, who: with_sequence(s.batch(who, 0, "a"), -1),
+            lambda s, identity: with_sequence(s.batch(identity, 0, "a"), -1),
         ),
         "a_batch_with_a_negative_epoch_is_refused": (
-            lambda s, who: with_epoch(s.batch(who, 0, "a"), -1),
+            lambda s, identity: with_epoch(s.batch(identity, 0, "a"), -1),
         ),
-        "a_batch_that_is_too_large_is_refused": (lambda s, who: s.batch(who, 0, "x" * 1_048_588),),
+        "a_batch_that_is_too_large_is_refused": (
+            lambda s, identity: s.batch(identity, 0, "x" * 1_048_588),
+        ),
     }
 )
 def a_batch_is_refused(s: Stage, build: Build) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, build(s, who))])
+    identity = s.init_idempotent()
+    s.produce_batches(None, [(t, build(s, identity))])
     s.look(t)
 
 
 @case()
 def the_same_topic_may_be_produced_to_again_and_again_without_waiting(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = s.init_idempotent()
+    identity = s.init_idempotent()
     for sequence in range(8):
-        batches = [(place, s.batch(who, sequence, str(sequence))) for place in (t, u)]
+        batches = [(place, s.batch(identity, sequence, str(sequence))) for place in (t, u)]
         s.produce_batches(None, batches)
     s.look(t, u)
 
@@ -272,31 +276,37 @@ def the_same_topic_may_be_produced_to_again_and_again_without_waiting(s: Stage) 
 @case()
 def a_bumped_idempotent_producer_takes_its_partitions_along_one_by_one(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = s.init_idempotent()
-    s.produce(who, t, 0, "a")
-    s.produce(who, u, 0, "a")
-    s.produce(who.newer(), t, 0, "b")
-    s.produce(who, u, 1, "b")
-    s.produce(who.newer(2), u, 0, "c")
-    s.produce(who.newer(), u, 0, "d")
+    identity = s.init_idempotent()
+    s.produce(identity, t, 0, "a")
+    s.produce(identity, u, 0, "a")
+    s.produce(identity.newer(), t, 0, "b")
+    s.produce(identity, u, 1, "b")
+    s.produce(identity.newer(2), u, 0, "c")
+    s.produce(identity.newer(), u, 0, "d")
     s.look(t, u)
 
 
 @case()
 def a_compacted_topic_takes_no_record_without_a_key(s: Stage) -> None:
     t, u = s.partitions("t", 2, is_compacted=True)
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, s.batch(who, 0, "k=a", "b", "k=c", "d"))])
-    s.produce_batches(None, [(t, s.batch(who, 0, "k=a", "k=c")), (u, s.batch(who, 0, "b"))])
+    identity = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(identity, 0, "k=a", "b", "k=c", "d"))])
+    s.produce_batches(
+        None, [(t, s.batch(identity, 0, "k=a", "k=c")), (u, s.batch(identity, 0, "b"))]
+    )
     s.look(t, u)
 
 
 @case()
 def one_refused_batch_spoils_no_other(s: Stage) -> None:
     t, u, v = s.partitions("t", 3)
-    who = s.init_idempotent()
-    s.produce(who, u, 0, "a")
-    batches = [(t, s.batch(who, 0, "a")), (u, s.batch(who, 5, "b")), (v, s.batch(who, 0, "a"))]
+    identity = s.init_idempotent()
+    s.produce(identity, u, 0, "a")
+    batches = [
+        (t, s.batch(identity, 0, "a")),
+        (u, s.batch(identity, 5, "b")),
+        (v, s.batch(identity, 0, "a")),
+    ]
     s.produce_batches(None, batches)
     s.look(t, u, v)
 
@@ -304,7 +314,7 @@ def one_refused_batch_spoils_no_other(s: Stage) -> None:
 @case()
 def an_unknown_topic_spoils_no_other_batch(s: Stage) -> None:
     t = s.partition()
-    who = s.init_idempotent()
-    batches = [(t, s.batch(who, 0, "a")), (s.unknown_partition(), s.batch(who, 0, "a"))]
+    identity = s.init_idempotent()
+    batches = [(t, s.batch(identity, 0, "a")), (s.unknown_partition(), s.batch(identity, 0, "a"))]
     s.produce_batches(None, batches)
     s.look(t)

@@ -12,10 +12,10 @@ NOBODY = Identity(None, -1, -1)
 def an_open_transaction_holds_up_all_that_follows(s: Stage) -> None:
     t = s.partition()
     s.produce(NOBODY, t, -1, "before")
-    who = s.open(t)
+    identity = s.open(t)
     s.produce(NOBODY, t, -1, "after")
     s.look(t)
-    s.commit(who)
+    s.commit(identity)
     s.look(t)
 
 
@@ -23,9 +23,9 @@ def an_open_transaction_holds_up_all_that_follows(s: Stage) -> None:
 def an_aborted_transaction_lets_through_what_follows(s: Stage) -> None:
     t = s.partition()
     s.produce(NOBODY, t, -1, "before")
-    who = s.open(t)
+    identity = s.open(t)
     s.produce(NOBODY, t, -1, "after")
-    s.abort(who)
+    s.abort(identity)
     s.look(t)
 
 
@@ -58,11 +58,11 @@ def transactions_that_overlap_are_told_apart(s: Stage) -> None:
 @case()
 def aborts_and_commits_of_one_producer_alternate(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
+    identity = s.init()
     for number in range(6):
-        s.begin(who, t)
-        s.produce(who, t, 0 if s.is_v2 else number, str(number))
-        who = s.commit(who) if number % 2 else s.abort(who)
+        s.begin(identity, t)
+        s.produce(identity, t, 0 if s.is_v2 else number, str(number))
+        identity = s.commit(identity) if number % 2 else s.abort(identity)
     s.look(t)
 
 
@@ -70,19 +70,19 @@ def aborts_and_commits_of_one_producer_alternate(s: Stage) -> None:
 def a_transaction_counts_in_each_partition_from_its_first_record(s: Stage) -> None:
     t, u = s.partitions("t", 2)
     s.produce(NOBODY, u, -1, "plain")
-    who = s.init()
-    s.begin(who, t, u)
-    s.produce(who, t, 0, "open")
+    identity = s.init()
+    s.begin(identity, t, u)
+    s.produce(identity, t, 0, "open")
     s.look(t, u)
-    s.produce(who, u, 0, "open")
+    s.produce(identity, u, 0, "open")
     s.look(u)
-    s.abort(who)
+    s.abort(identity)
     s.look(t, u)
 
 
 @case()
 def a_transaction_without_a_record_leaves_no_trace(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.end(who, commit=False)
+    identity = s.init()
+    s.end(identity, commit=False)
     s.look(t)

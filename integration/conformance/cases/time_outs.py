@@ -12,9 +12,9 @@ TIMEOUT_MS = 1_000
 
 def timed_out(s: Stage, t: TopicPartition) -> Identity:
     """Return a producer whose transaction the coordinator has aborted."""
-    who = s.open(t, timeout_ms=TIMEOUT_MS)
-    s.settle(who)
-    return who
+    identity = s.open(t, timeout_ms=TIMEOUT_MS)
+    s.settle(identity)
+    return identity
 
 
 @cases(
@@ -26,56 +26,56 @@ def timed_out(s: Stage, t: TopicPartition) -> Identity:
 )
 def ending_too_late(s: Stage, *ends: End) -> None:
     t = s.partition()
-    who = timed_out(s, t)
+    identity = timed_out(s, t)
     for end in ends:
-        end(s, who)
-    s.describe(who)
+        end(s, identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def producing_too_late(s: Stage) -> None:
     t = s.partition()
-    who = timed_out(s, t)
-    s.produce(who, t, 1, "too late")
+    identity = timed_out(s, t)
+    s.produce(identity, t, 1, "too late")
     s.look(t)
 
 
 @case()
 def producing_too_late_to_another_partition(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = timed_out(s, t)
-    s.produce(who, u, 0, "too late")
+    identity = timed_out(s, t)
+    s.produce(identity, u, 0, "too late")
     s.look(u)
 
 
 @case()
 def adding_partitions_too_late(s: Stage) -> None:
     t, u = s.partitions("t", 2)
-    who = timed_out(s, t)
-    s.add(who, u)
-    s.add_offsets(who)
-    s.describe(who)
+    identity = timed_out(s, t)
+    s.add(identity, u)
+    s.add_offsets(identity)
+    s.describe(identity)
 
 
 @case()
 def initialising_after_a_time_out(s: Stage) -> None:
     t = s.partition()
     timed_out(s, t)
-    who = s.init()
-    s.describe(who)
-    s.begin(who, t)
-    s.produce(who, t, 0, "new")
-    s.commit(who)
+    identity = s.init()
+    s.describe(identity)
+    s.begin(identity, t)
+    s.produce(identity, t, 0, "new")
+    s.commit(identity)
     s.look(t)
 
 
 @case()
 def bumping_the_epoch_after_a_time_out(s: Stage) -> None:
     t = s.partition()
-    who = timed_out(s, t)
-    after = s.init(current=who)
-    s.describe(who)
+    identity = timed_out(s, t)
+    after = s.init(current=identity)
+    s.describe(identity)
     if s.is_v2:  # with v1 the time-out has fenced it for good
         s.produce(after, t, 0, "new")
         s.commit(after)
@@ -85,70 +85,70 @@ def bumping_the_epoch_after_a_time_out(s: Stage) -> None:
 @case()
 def offsets_of_a_transaction_that_takes_too_long_never_count(s: Stage) -> None:
     t = s.partition()
-    who = s.open_offsets(t, 5, timeout_ms=TIMEOUT_MS)
+    identity = s.open_offsets(t, 5, timeout_ms=TIMEOUT_MS)
     s.look_at_offset(t)
-    s.settle(who)
+    s.settle(identity)
     s.look_at_offset(t)
-    s.commit_offset(who, t, 6)
+    s.commit_offset(identity, t, 6)
     s.look_at_offset(t)
 
 
 @case(only=1)
 def a_transaction_of_added_partitions_alone_is_aborted_too(s: Stage) -> None:
     t = s.partition()
-    who = s.init(timeout_ms=TIMEOUT_MS)
-    s.add(who, t)
-    s.settle(who)
-    s.describe(who)
+    identity = s.init(timeout_ms=TIMEOUT_MS)
+    s.add(identity, t)
+    s.settle(identity)
+    s.describe(identity)
     s.look(t)
 
 
 @case()
 def time_counts_from_the_beginning_of_the_transaction_not_from_initialising(s: Stage) -> None:
     t = s.partition()
-    who = s.init(timeout_ms=TIMEOUT_MS)
+    identity = s.init(timeout_ms=TIMEOUT_MS)
     s.wait_ms(2 * TIMEOUT_MS)
-    s.describe(who)
-    s.begin(who, t)
-    s.produce(who, t, 0, "in time")
-    s.commit(who)
+    s.describe(identity)
+    s.begin(identity, t)
+    s.produce(identity, t, 0, "in time")
+    s.commit(identity)
     s.look(t)
 
 
 @case()
 def each_transaction_has_a_time_of_its_own(s: Stage) -> None:
     t = s.partition()
-    who = s.commit(s.open(t, timeout_ms=TIMEOUT_MS))
+    identity = s.commit(s.open(t, timeout_ms=TIMEOUT_MS))
     s.wait_ms(2 * TIMEOUT_MS)
-    s.begin(who, t)
-    s.produce(who, t, 0 if s.is_v2 else 1, "in time")
+    s.begin(identity, t)
+    s.produce(identity, t, 0 if s.is_v2 else 1, "in time")
     s.wait_ms(TIMEOUT_MS // 2)
-    s.commit(who)
+    s.commit(identity)
     s.look(t)
 
 
 @case()
 def a_late_producer_goes_on_with_the_epoch_that_its_abort_was_answered(s: Stage) -> None:
     t = s.partition()
-    who = timed_out(s, t)
-    after = s.abort(who)
+    identity = timed_out(s, t)
+    after = s.abort(identity)
     s.begin(after, t)
     s.produce(after, t, 0, "new")
     s.end(after, commit=True)
-    s.settle(who)
+    s.settle(identity)
     s.look(t)
 
 
 @case()
 def a_late_producer_that_a_new_one_has_followed(s: Stage) -> None:
     t = s.partition()
-    who = timed_out(s, t)
+    identity = timed_out(s, t)
     s.init()
-    s.end(who, commit=True)
-    s.end(who, commit=False)
-    s.produce(who, t, 1, "too late")
-    s.add(who, t)
-    s.init(current=who)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.produce(identity, t, 1, "too late")
+    s.add(identity, t)
+    s.init(current=identity)
     s.look(t)
 
 
@@ -166,8 +166,8 @@ def a_transaction_that_times_out_lets_through_what_follows(s: Stage) -> None:
 @case()
 def after_a_time_out_the_same_epoch_plus_one_is_nobodys(s: Stage) -> None:
     t = s.partition()
-    who = timed_out(s, t)
-    s.begin(who.newer(), t)
-    s.produce(who.newer(), t, 0, "whose")
-    s.describe(who)
+    identity = timed_out(s, t)
+    s.begin(identity.newer(), t)
+    s.produce(identity.newer(), t, 0, "whose")
+    s.describe(identity)
     s.look(t)
