@@ -53,13 +53,20 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    *, only: int | None = None, nodes: int = 1, has_authorizer: bool = False
+    *,
+    only: int | None = None,
+    nodes: int = 1,
+    has_authorizer: bool = False,
+    is_v2: bool = True,
 ) -> Callable[[Script], Script]:
-    """Make a case of a function."""
+    """Make a case of a function. See `cases`."""
 
     def register(script: Script) -> Script:
         table: dict[str, tuple[()]] = {script.__name__: ()}
-        return cases(table, only=only, nodes=nodes, has_authorizer=has_authorizer)(script)
+        register_rows = cases(
+            table, only=only, nodes=nodes, has_authorizer=has_authorizer, is_v2=is_v2
+        )
+        return register_rows(script)
 
     return register
 
@@ -70,8 +77,17 @@ def cases(
     only: int | None = None,
     nodes: int = 1,
     has_authorizer: bool = False,
+    is_v2: bool = True,
 ) -> Callable[[RowScript[*Row]], RowScript[*Row]]:
-    """Make cases of a function, one for each row: the case's name, and the other arguments."""
+    """Make cases of a function, one for each row: the case's name, and the other arguments.
+
+    Args:
+        rows: the other arguments of each case, by its name.
+        only: see `Case`.
+        nodes: see `Case`.
+        has_authorizer: see `Case`.
+        is_v2: False for a client that begins with transactions v1, also on a cluster of v2.
+    """
 
     def register(script: RowScript[*Row]) -> RowScript[*Row]:
         group = script.__module__.rpartition(".")[2]
@@ -80,6 +96,7 @@ def cases(
                 raise ValueError(f"two cases are called {name}")
 
             def play_row(stage: Stage, row: tuple[*Row] = row) -> None:
+                stage.is_v2 = stage.is_v2 and is_v2
                 script(stage, *row)
 
             CASES[name] = Case(name, group, play_row, only, nodes, has_authorizer)

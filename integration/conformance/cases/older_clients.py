@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from integration.conformance.case import case
 from integration.conformance.cases.time_outs import TIMEOUT_MS
-from integration.conformance.stage import Stage
+from integration.conformance.stage import Identity, Stage
+from txnproducer.records import TopicPartition
 
 
-@case(only=2)
+def go_on_too_late(s: Stage, identity: Identity, t: TopicPartition) -> None:
+    """Go on with a transaction that the coordinator aborts."""
+    s.settle(identity)
+    s.describe(identity)
+    s.end(identity, commit=True)
+    s.end(identity, commit=False)
+    s.produce(identity, t, 1, "too late")
+
+
+@case(only=2, is_v2=False)
 def an_older_client_keeps_its_epoch_from_commit_to_commit(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.open(t)
     s.commit(identity)
@@ -24,26 +33,23 @@ def an_older_client_keeps_its_epoch_from_commit_to_commit(s: Stage) -> None:
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_clients_batch_outside_a_transaction_is_refused(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.init()
     s.produce(identity, t, 0, "lost")
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_client_cannot_abort_nothing(s: Stage) -> None:
-    s.is_v2 = False
     identity = s.init()
     s.end(identity, commit=False)
     s.describe(identity)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_client_repeats_its_commit(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.open(t)
     s.commit(identity)
@@ -52,9 +58,8 @@ def an_older_client_repeats_its_commit(s: Stage) -> None:
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_clients_offsets(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.init()
     s.commit_offset(identity, t, 4)
@@ -64,39 +69,28 @@ def an_older_clients_offsets(s: Stage) -> None:
     s.look_at_offset(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_client_that_takes_too_long(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.open(t, timeout_ms=TIMEOUT_MS)
-    s.settle(identity)
-    s.describe(identity)
-    s.end(identity, commit=True)
-    s.end(identity, commit=False)
-    s.produce(identity, t, 1, "too late")
+    go_on_too_late(s, identity, t)
     s.init(current=identity)
     s.describe(identity)
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_client_is_fenced(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.open(t)
     s.init()
-    s.settle(identity)
-    s.describe(identity)
-    s.end(identity, commit=True)
-    s.end(identity, commit=False)
-    s.produce(identity, t, 1, "too late")
+    go_on_too_late(s, identity, t)
     s.init()
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def an_older_client_bumps_its_epoch_itself(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.open(t)
     s.init(current=identity)
@@ -109,9 +103,8 @@ def an_older_client_bumps_its_epoch_itself(s: Stage) -> None:
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def a_producer_changes_to_the_second_version_between_transactions(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.commit(s.open(t, "old"))
     s.is_v2 = True
@@ -123,11 +116,10 @@ def a_producer_changes_to_the_second_version_between_transactions(s: Stage) -> N
     s.look(t)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def a_producer_changes_to_the_second_version_without_a_bump_to_another_partition(
     s: Stage,
 ) -> None:
-    s.is_v2 = False
     t, u = s.partitions("t", 2)
     identity = s.commit(s.open(t, "old"))
     s.is_v2 = True
@@ -136,9 +128,8 @@ def a_producer_changes_to_the_second_version_without_a_bump_to_another_partition
     s.look(t, u)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def a_producer_changes_to_the_second_version_within_a_transaction(s: Stage) -> None:
-    s.is_v2 = False
     t, u = s.partitions("t", 2)
     identity = s.open(t, "old")
     s.is_v2 = True
@@ -172,9 +163,8 @@ def a_commit_by_the_second_version_is_repeated_by_the_first(s: Stage) -> None:
     s.end(after, commit=False)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def a_commit_by_the_first_version_is_repeated_by_the_second(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     identity = s.open(t)
     s.commit(identity)
@@ -185,9 +175,8 @@ def a_commit_by_the_first_version_is_repeated_by_the_second(s: Stage) -> None:
     s.describe(identity)
 
 
-@case(only=2)
+@case(only=2, is_v2=False)
 def a_new_client_follows_an_older_one(s: Stage) -> None:
-    s.is_v2 = False
     t = s.partition()
     old = s.open(t, "old")
     s.is_v2 = True
