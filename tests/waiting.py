@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 _POLL_S = 0.001
-_LONGEST_S = 10.0
+_LONGEST_S = 30.0
 
 
 def becomes_true(is_so: Callable[[], object], longest_s: float = _LONGEST_S) -> bool:

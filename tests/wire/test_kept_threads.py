@@ -18,7 +18,7 @@ from txnproducer._wire import network_client
 from txnproducer._wire.kept_threads import KeptThreads
 from txnproducer._wire.platform import Platform
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 SECOND = ConnectionId(-1, Channel.COORDINATOR)
 
 
