@@ -8,6 +8,7 @@ from contextlib import suppress
 from inspect import signature
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pytest
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -247,6 +248,11 @@ class Tokens(AbstractTokenProvider):
         return {"logicalCluster": "lkc-1"}
 
 
+class TokensOf(Tokens):
+    def __init__(self, audience):
+        self.audience = audience
+
+
 TOKENS = Tokens()
 NO_PROVIDER = "a token"
 
@@ -274,11 +280,43 @@ def test_a_token_provider_is_given_by_its_dotted_name(name, option):
         (f"{__name__}.MISSING", "cannot be imported"),
         ("", "cannot be imported"),
         (f"{__name__}.NO_PROVIDER", "is a str: it must be"),
+        (f"{__name__}.TokensOf", "cannot be made without arguments.*audience.*it must be"),
     ],
 )
 def test_a_token_provider_that_tasks_cannot_import_is_refused(value, told):
     with pytest.raises(InvalidConfigurationError, match=told):
         settings(**{"kafka.sasl_oauth_token_provider": value})
+
+
+PLAIN_LOGIN = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+
+
+@pytest.mark.parametrize("value", [b"secret", ["secret"], object()])
+def test_a_setting_that_is_no_text_and_no_number_is_refused_without_showing_it(value):
+    kind = type(value).__name__
+    with pytest.raises(InvalidConfigurationError) as caught:
+        settings(**PLAIN_LOGIN, **{"kafka.sasl_plain_password": value})
+    assert f"kafka.sasl_plain_password is of the type {kind}: give a text" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_setting_that_is_none_is_not_given():
+    assert settings(**{"kafka.linger.ms": None}) == settings()
+    login = {**PLAIN_LOGIN, "kafka.sasl_plain_username": "me"}
+    with pytest.raises(InvalidConfigurationError, match="sasl_plain_password"):
+        settings(**login, **{"kafka.sasl_plain_password": None})
+
+
+def test_numbers_bools_and_paths_are_settings(tmp_path):
+    given = {"kafka.linger.ms": 7, "kafka.batch.size": np.int64(9_000)}
+    given |= {"kafka.ssl_check_hostname": False, "kafka.ssl_cafile": tmp_path / "ca.pem"}
+    read = settings(**given, **{"kafka.security.protocol": "SSL"}).producer
+    assert [read[name.removeprefix("kafka.")] for name in given] == [
+        "7",
+        "9000",
+        "False",
+        str(tmp_path / "ca.pem"),
+    ]
 
 
 def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it():

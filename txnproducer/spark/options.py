@@ -315,6 +315,8 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
     for written, value in options.items():
         name = written.lower()
         if name.startswith(_KAFKA):
+            if value is None:  # as for every other option: it is not given
+                continue
             setting = name.removeprefix(_KAFKA)
             read = read_producer_setting(written, setting, value)
             _put(producer, setting, read, written)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from numbers import Real
+from pathlib import PurePath
 from typing import Any, Final
 
 from txnproducer.config import ProducerConfig
@@ -51,7 +53,7 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
     _refuse_setting(written, setting, value)
     # In both spellings: it is a setting of kafka-python's, and dots are how Java would write it.
     if setting.replace(".", "_") != _PROVIDER_SETTING:
-        return str(value)
+        return _text(written, value)
     if not isinstance(value, str):
         raise InvalidConfigurationError(
             f"{written} is a {type(value).__name__}: an object does not reach the tasks. Give its "
@@ -59,6 +61,16 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
         )
     provider_of(value)  # fails here, and not in a task
     return NamedTokenProvider(value)
+
+
+def _text(written: str, value: Any) -> str:
+    # The text of any other object, as of a password in bytes, would be its `repr`.
+    if not isinstance(value, str | Real | PurePath):
+        raise InvalidConfigurationError(
+            f"{written} is of the type {type(value).__name__}: give a text, a number, a bool or a"
+            " path"
+        )
+    return str(value)
 
 
 def _refuse_setting(written: str, setting: str, value: Any) -> None:

@@ -56,14 +56,23 @@ def provider_of(name: str) -> Any:
             "can import"
         ) from error
     # An instance may be callable, too.
-    provider = found() if callable(found) and not _is_provider(found) else found
+    if not callable(found) or _is_provider(found):
+        provider = found
+    else:
+        try:
+            provider = found()
+        except TypeError as error:
+            raise _refused(name, f"cannot be made without arguments ({error})") from error
     if not _is_provider(provider):
-        raise InvalidConfigurationError(
-            f"sasl_oauth_token_provider={name!r} is a {type(provider).__name__}: it must be an "
-            "instance of kafka-python's AbstractTokenProvider, or a class or function that makes "
-            "one without arguments"
-        )
+        raise _refused(name, f"is a {type(provider).__name__}")
     return provider
+
+
+def _refused(name: str, why: str) -> InvalidConfigurationError:
+    return InvalidConfigurationError(
+        f"sasl_oauth_token_provider={name!r} {why}: it must be an instance of kafka-python's"
+        " AbstractTokenProvider, or a class or function that makes one without arguments"
+    )
 
 
 def _is_provider(found: Any) -> bool:
