@@ -322,7 +322,7 @@ def test_a_cluster_older_than_the_question_is_named_as_that():
         )
         return answers.payload(answer, correlation_id)
 
-    with FakeBroker(find, offer={18: 4, 10: 2}) as broker:
+    with FakeBroker(find, offer={3: 12, 10: 2, 18: 4}) as broker:
         config = ProducerConfig.build(bootstrap_servers=broker.address, transactional_id="t")
         with pytest.raises(UnsupportedVersionError):
             describe_transaction(config, SYSTEM, PATIENCE_S)

@@ -20,6 +20,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     SaslAuthenticationError,
 )
+from txnproducer.testing import InMemoryKafka
 
 LOGGER = "txnproducer._core.failed_tries"
 # The usual time, and the one that suffices if the machine is busy.
@@ -180,6 +181,43 @@ def test_the_constructor_looks_no_names_up(look_ups, monkeypatch):
     producer = TransactionalProducer("a.nowhere:1", "txn")
     assert look_ups == []
     producer._refusal = lambda call: KafkaTimeoutError(call)  # it was never started
+
+
+@pytest.fixture
+def controller():
+    """Return a listener that offers neither metadata nor coordinators, as a controller."""
+    with FakeBroker(offer={18: 4}) as one:
+        yield one
+
+
+def test_the_port_of_a_controller_is_named(controller, caplog):
+    caplog.set_level(logging.WARNING, LOGGER)
+    error = timed_out(controller.address)
+    (cause,) = error.causes
+    assert isinstance(cause, DisconnectError)
+    assert error.__cause__ is cause
+    assert str(cause).startswith(f"{controller.address}: the broker does not offer METADATA")
+    assert str(cause).endswith("is it the port of a controller?")
+    assert str(cause) in str(error)
+    assert {record.getMessage() for record in caplog.records} == {f"{cause}; trying again"}
+
+
+@pytest.mark.parametrize("transactional_id", ["txn", None])
+def test_the_port_of_a_controller_beside_a_broker_is_passed_over(controller, transactional_id):
+    with InMemoryKafka({"orders": 1}) as kafka:
+        servers = [controller.address, kafka.listen()]
+        # Which of the two a producer asks first is chosen at random.
+        for number in range(8):
+            with TransactionalProducer(servers, transactional_id, max_block_ms=8_000) as one:
+                if transactional_id is None:
+                    one.send("orders", b"%d" % number).result(8)
+                    continue
+                one.init_transactions()
+                with one.transaction() as txn:
+                    txn.send("orders", b"%d" % number)
+        assert [record.value for record in kafka.records("orders")] == [
+            b"%d" % number for number in range(8)
+        ]
 
 
 def test_a_token_provider_that_hangs_is_named_by_the_time_out():

@@ -14,9 +14,8 @@ from txnproducer._protocol.events import (
     ConnectionEvent,
     ConnectionId,
     ConnectionState,
-    ResponseFailure,
 )
-from txnproducer._protocol.messages import ApiKey, BrokerNode, MetadataResponse, TopicMetadata
+from txnproducer._protocol.messages import BrokerNode, MetadataResponse, TopicMetadata
 from txnproducer.errors import (
     DisconnectError,
     ErrorCode,
@@ -25,7 +24,6 @@ from txnproducer.errors import (
     SaslAuthenticationError,
     UnknownHostError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 
 LOGGER = "txnproducer._core.failed_tries"
@@ -104,17 +102,6 @@ def test_a_node_is_named_by_its_address(harness):
     harness.core._metadata.nodes = {7: BrokerNode(7, "seven", 9092)}
     assert tries._address(7) == "seven:9092"
     assert tries._address(8) == "broker 8"
-
-
-def test_a_controller_offers_no_metadata_and_is_named(harness, warned):
-    error = UnsupportedVersionError("the broker does not offer Metadata")
-    harness.client.prepare(
-        ApiKey.METADATA, failure=ResponseFailure.UNSUPPORTED_VERSION, error=error
-    )
-    harness.core.partitions_for("topic", 0)
-    harness.settle()
-    (warning,) = warned()
-    assert "the broker does not offer Metadata: is it the port of a controller?" in warning
 
 
 def test_a_record_that_waited_for_metadata_names_the_last_tries():

@@ -232,6 +232,27 @@ def test_closing_the_client_ends_an_attempt_that_is_under_way(drive: Open) -> No
             assert accepted.recv(1) == b""
 
 
+@pytest.mark.parametrize(
+    ("offer", "text"),
+    [
+        ({18: 4}, "the broker does not offer METADATA: is it the port of a controller?"),
+        (
+            {3: 3, 18: 4},
+            "the broker offers METADATA 0 to 3, but this client needs 4 to 12",
+        ),
+    ],
+)
+def test_a_server_that_answers_no_question_about_the_cluster_is_left(
+    drive: Open, offer: dict[int, int], text: str
+) -> None:
+    with FakeBroker(offer=offer) as broker:
+        address = broker.address
+        end = drive(address).fail_to_connect()
+    assert end.state is LOST
+    assert isinstance(end.error, DisconnectError)
+    assert str(end.error) == f"{address}: {text}"
+
+
 # --- SASL ---------------------------------------------------------------------------------------
 
 

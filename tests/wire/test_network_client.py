@@ -213,7 +213,7 @@ def test_a_request_that_cannot_be_put_into_bytes_ends_without_being_sent(
 def test_a_request_that_no_version_can_carry_ends_without_being_sent(
     serve: Serve, drive: Drive
 ) -> None:
-    broker = serve(obliging, offer={18: 4, 26: 3})
+    broker = serve(obliging, offer={3: 12, 18: 4, 26: 3})
     driver = drive(broker)
     driver.connect()
     (answer,) = driver.answers_to(driver.send())

@@ -26,7 +26,6 @@ from txnproducer._core.metadata import Metadata
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer.errors import (
-    DisconnectError,
     InvalidConfigurationError,
     KafkaError,
     UnknownHostError,
@@ -120,11 +119,6 @@ class FailedTries:
             self._nonexistent.discard(address)
         elif now_ms - self._unknown_since_ms.setdefault(address, now_ms) >= _CERTAIN_AFTER_MS:
             self._nonexistent.add(address)
-
-    def note_no_metadata(self, node_id: int, error: KafkaError, now_ms: int) -> None:
-        """Note that a broker offers no metadata, as a controller does not."""
-        text = f"{self._address(node_id)}: {error}: is it the port of a controller?"
-        self.note(node_id, DisconnectError(text), now_ms)
 
     def forget_brokers_that_left(self) -> None:
         """Forget each address that is neither a bootstrap address nor in the metadata."""

@@ -125,7 +125,6 @@ class ProducerCore(Appender):
             self._requests,
             config.retry_backoff_ms,
             self._on_metadata,
-            self.failed_tries.note_no_metadata,
         )
         producing = ProduceSender(
             _produce_options(config),

@@ -295,10 +295,6 @@ class TransactionInquiry:
         error = response.error or DisconnectError(f"{asked}: {failure.name}")
         if failure.was_sent:
             self._retry(error, now_ms)
-        elif self._coordinator is None and failure is ResponseFailure.UNSUPPORTED_VERSION:
-            # A controller knows no coordinators. Another bootstrap server may be a broker.
-            self._tries.note_no_metadata(response.request.connection.node_id, error, now_ms)
-            self._retry(error, now_ms)
         else:
             self._end(error)
 

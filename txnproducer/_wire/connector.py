@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar
 
-from txnproducer._protocol.messages import BrokerNode
+from txnproducer._protocol.messages import ApiKey, BrokerNode, MetadataRequest
 from txnproducer.errors import (
     DisconnectError,
     InvalidConfigurationError,
     KafkaError,
     KafkaTimeoutError,
+    UnsupportedVersionError,
 )
 
 from .connect_settings import ConnectSettings
@@ -41,6 +42,7 @@ from .handshake import (
 from .kept_threads import Job
 from .tcp import with_address
 from .tls import needs_tls, tls_error
+from .version_choice import choose_version
 
 T = TypeVar("T")
 AnySocket: TypeAlias = "socket.socket | ssl.SSLSocket"
@@ -186,6 +188,7 @@ class Connector:
         settings = self._settings
         self.doing = "the exchange of versions"
         versions = self._drive_first(exchange_api_versions(settings.client_id, correlation_ids))
+        _check_metadata(versions)
         login = None
         session_lifetime_ms = 0
         if settings.sasl_mechanism is not None:
@@ -343,6 +346,21 @@ class Connector:
         told = DisconnectError(f"{self._address} closed the connection during the handshake")
         told.__cause__ = error
         return told
+
+
+def _check_metadata(versions: BrokerVersions) -> None:
+    """Refuse a server that answers no question about the cluster.
+
+    A controller accepts connections from clients and offers almost none of a broker's requests. If
+    it counted as connected, it would be asked for coordinators and producer ids in vain, although
+    the next bootstrap server may be a broker.
+    """
+    try:
+        choose_version(MetadataRequest(()), versions.api_versions)
+    except UnsupportedVersionError as error:
+        is_missing = ApiKey.METADATA not in versions.api_versions.ranges
+        hint = ": is it the port of a controller?" if is_missing else ""
+        raise DisconnectError(f"{error}{hint}") from error
 
 
 def is_refusal(error: KafkaError) -> bool:

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
+from txnproducer._protocol.events import ClientResponse, ConnectionId
 from txnproducer._protocol.messages import MetadataRequest, MetadataResponse
-from txnproducer.errors import KafkaError
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,8 +28,6 @@ class MetadataRefresher:
         requests: sends.
         retry_backoff_ms: how long to wait when no broker can be asked.
         on_update: called after every new snapshot.
-        on_refusal: called with the node, the error and the time if a broker offers no metadata, as
-            a controller does not.
     """
 
     def __init__(
@@ -40,14 +37,12 @@ class MetadataRefresher:
         requests: RequestTracker,
         retry_backoff_ms: int,
         on_update: Callable[[], None],
-        on_refusal: Callable[[int, KafkaError, int], None],
     ) -> None:
         self._metadata = metadata
         self._client = client
         self._requests = requests
         self._retry_backoff_ms = retry_backoff_ms
         self._on_update = on_update
-        self._on_refusal = on_refusal
         self._is_in_flight = False
         client.update_nodes(metadata.bootstrap_nodes)
 
@@ -75,10 +70,7 @@ class MetadataRefresher:
         self._is_in_flight = False
         request, body = response.request.body, response.body
         if not isinstance(request, MetadataRequest) or not isinstance(body, MetadataResponse):
-            connection = response.request.connection
-            _LOG.debug("no metadata from %s: %s", connection, response.failure)
-            if response.failure is ResponseFailure.UNSUPPORTED_VERSION and response.error:
-                self._on_refusal(connection.node_id, response.error, now_ms)
+            _LOG.debug("no metadata from %s: %s", response.request.connection, response.failure)
             self._metadata.handle_failure(now_ms)
             return
         self._metadata.handle_response(request, body, now_ms)
