@@ -151,10 +151,13 @@ def test_a_record_that_would_wait_for_its_topic_in_a_callback_fails_the_transact
     [
         (lambda one: one.send("a b", b"v"), "'a b' is not a valid topic name"),
         (lambda one: one.send_batch("a b", [b"v"]), "'a b' is not a valid topic name"),
-        (lambda one: one.send("topic", b"v", partition=9), "has no partition 9: it has 1"),
+        (
+            lambda one: one.send("topic", b"v", partition=9),
+            "has no partition 9: its highest partition number is 0",
+        ),
         (
             lambda one: one.send_batch("topic", [b"v"], None, None, [9]),
-            "has no partition 9: it has 1",
+            "has no partition 9: its highest partition number is 0",
         ),
         (lambda one: one.send("other", b"v", partition=9), "had to wait for metadata"),
     ],

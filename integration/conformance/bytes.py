@@ -18,7 +18,7 @@ from txnproducer._wire.version_choice import choose_version
 
 
 class ByteTarget(ModelTarget):
-    """See the module; the arguments are those of `ModelTarget`."""
+    """Ask the model in bytes; the arguments are those of `ModelTarget`."""
 
     def __init__(self, version: str, transaction_version: int, nodes: int = 1) -> None:
         super().__init__(version, transaction_version, nodes)

@@ -380,7 +380,7 @@ def test_a_partition_is_waited_for_as_a_record_of_it_waits():
     blocked = check_partition(harness, 3, blocked)
     assert isinstance(blocked, AppendBlocked)
     failed = harness.core.time_out_append(blocked, "topic", 3, None, 9, harness.now_ms)
-    assert "partition 3 of topic 'topic' does not exist" in str(failed.error)
+    assert "topic 'topic' has no partition 3" in str(failed.error)
     assert harness.state is TransactionState.ABORTABLE_ERROR
 
 

@@ -97,8 +97,8 @@ def missing_partition(
 
 def _no_partition(topic: str, partition: int | None, count: int) -> str:
     return (
-        f"topic {topic!r} has no partition {partition}: it has {count} partitions, numbered from"
-        " 0. Send to one of these, or add partitions to the topic"
+        f"topic {topic!r} has no partition {partition}: its highest partition number is"
+        f" {count - 1}. Send to an existing partition, or add partitions to the topic"
     )
 
 
@@ -149,8 +149,8 @@ def time_out_error(
     # The topic is known, so a broker was reached: failed addresses are not the cause.
     if snapshot is not None and partition is not None:
         return KafkaTimeoutError(
-            f"partition {partition} of topic {topic!r} does not exist: it has "
-            f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
+            f"{_no_partition(topic, partition, snapshot.partition_count)}. The record has waited"
+            f" for it {waited_ms} ms (max_block_ms)"
         )
     is_unknown = metadata.is_unknown(topic)
     # A broker has answered that the topic does not exist, so unreachable addresses are not the

@@ -542,18 +542,18 @@ class TransactionProgress:
 
     # --- for the state machine (`StateWatcher`) -------------------------------------------------
 
-    def error_comes(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         """Note an error that becomes the state's error."""
         self._note_loss(error)
         self.open.failed(error)
 
-    def has_failed(self) -> None:
+    def on_fatal_error(self) -> None:
         """Log the open transaction's end, since no answer will end it."""
         if self.outcome == "open":
             self._log_end("unknown" if self.open.may_be_committed else "aborted")
 
-    def is_poisoned(self, error: KafkaError) -> None:
+    def on_illegal_step(self, error: KafkaError) -> None:
         """Fail everything that waits."""
         self.open.failed(error)
         self.fail_all(error)
-        self.has_failed()
+        self.on_fatal_error()

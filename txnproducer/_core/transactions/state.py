@@ -117,15 +117,15 @@ _ADVICE = {
 class StateWatcher(Protocol):
     """A listener to errors that change the state."""
 
-    def error_comes(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         """Note an error before it becomes the state's. Its text may still be changed."""
         ...
 
-    def has_failed(self) -> None:
+    def on_fatal_error(self) -> None:
         """Note that the producer is in FATAL_ERROR."""
         ...
 
-    def is_poisoned(self, error: KafkaError) -> None:
+    def on_illegal_step(self, error: KafkaError) -> None:
         """Note that an illegal step of the sender has ended the producer."""
         ...
 
@@ -199,7 +199,7 @@ class TransactionStateMachine:
         watcher = self._watcher
         # Before the error is logged and raised: the watcher may still change its text.
         if watcher is not None and error is not None:
-            watcher.error_comes(error)
+            watcher.on_error(error)
         self.check_transition(target)
         if target in ERROR_STATES and error is None:
             raise ValueError(f"a transition to {target.name} needs the error that caused it")
@@ -207,7 +207,7 @@ class TransactionStateMachine:
         self.state = target
         self.last_error = error
         if watcher is not None and target is _S.FATAL_ERROR:
-            watcher.has_failed()
+            watcher.on_fatal_error()
 
     def go_to(self, state: TransactionState) -> None:
         """Go to a state, unless an interrupted call has done so already."""
@@ -231,7 +231,7 @@ class TransactionStateMachine:
             self.state = _S.FATAL_ERROR
             self.last_error = refusal
             if self._watcher is not None:
-                self._watcher.is_poisoned(refusal)
+                self._watcher.on_illegal_step(refusal)
         raise refusal
 
 

@@ -136,7 +136,7 @@ def _never() -> bool:
 
 
 class Baton:
-    """See the module. The thread that makes it has it first.
+    """Let one thread of a run go on at a time. The thread that makes the baton has it first.
 
     Args:
         rng: chooses the next thread.

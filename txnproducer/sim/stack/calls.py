@@ -35,7 +35,7 @@ class InterruptError(BaseException):
 
 
 class ServiceCalls:
-    """See the module.
+    """Time and judge a service's calls, and interrupt some of them.
 
     Args:
         world: of the service.

@@ -55,7 +55,7 @@ class _ConnectAttempt:
 
 
 class ClientWatch:
-    """See the module.
+    """Judge the connections of one producer.
 
     Args:
         settings: the producer's.

@@ -63,7 +63,7 @@ class Processes(Protocol):
 
 
 class ClusterEvents:
-    """See the module.
+    """Let the events of a run happen, and end them.
 
     Args:
         world: the world that they happen to.

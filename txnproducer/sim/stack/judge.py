@@ -75,7 +75,7 @@ class CallBegin:
 
 
 class StackJudge:
-    """See the module.
+    """Judge the calls, the logs and the leftovers of a run.
 
     Args:
         world: of the run to judge.

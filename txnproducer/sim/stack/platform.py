@@ -32,7 +32,7 @@ _BEGAN_MS = 1_767_225_600_000
 
 
 class VirtualPlatform(Platform):
-    """See the module.
+    """Give a producer virtual threads, locks, sockets and time.
 
     Args:
         baton: has the threads and the time.

@@ -19,7 +19,7 @@ __all__ = ["StackProducers"]
 
 
 class StackProducers:
-    """See the module.
+    """Make the producers of a run as a user makes them, and end those that a violation has left.
 
     Args:
         world: where they run.

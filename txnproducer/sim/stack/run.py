@@ -62,7 +62,7 @@ def run_stack_seed(seed: int, emit: Callable[[str], None] | None = None) -> Stac
 
 
 class StackRun:
-    """See the module.
+    """Run the whole stack once.
 
     Args:
         options: of the run.

@@ -33,7 +33,7 @@ __all__ = ["StackWorld"]
 
 
 class StackWorld:
-    """See the module.
+    """Hold the things that the parts of a run share.
 
     Args:
         options: of the run.
