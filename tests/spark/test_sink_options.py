@@ -302,6 +302,8 @@ def test_a_setting_that_is_no_text_and_no_number_is_refused_without_showing_it(v
 
 def test_a_setting_that_is_none_is_not_given():
     assert settings(**{"kafka.linger.ms": None}) == settings()
+    with pytest.raises(UnknownConfigError, match=r"kafka\.lingr\.ms"):
+        settings(**{"kafka.lingr.ms": None})
     login = {**PLAIN_LOGIN, "kafka.sasl_plain_username": "me"}
     with pytest.raises(InvalidConfigurationError, match="sasl_plain_password"):
         settings(**login, **{"kafka.sasl_plain_password": None})

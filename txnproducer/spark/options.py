@@ -282,7 +282,9 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
     # Back among the producer's settings, since the argument may have named it.
     producer[_SERVERS] = values[_SERVERS_ARGUMENT]
     security = security_of(producer, written)
-    return SinkSettings(producer=producer, security=security, **values)
+    # None means "not given". Only now, since a misspelt name is refused even so.
+    given = {name: value for name, value in producer.items() if value is not None}
+    return SinkSettings(producer=given, security=security, **values)
 
 
 def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
@@ -315,8 +317,6 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
     for written, value in options.items():
         name = written.lower()
         if name.startswith(_KAFKA):
-            if value is None:  # as for every other option: it is not given
-                continue
             setting = name.removeprefix(_KAFKA)
             read = read_producer_setting(written, setting, value)
             _put(producer, setting, read, written)

@@ -40,7 +40,7 @@ _REFUSED: Final = {
 
 
 def read_producer_setting(written: str, setting: str, value: Any) -> Any:
-    """Return the value of a setting, as the tasks get it.
+    """Return the value of a setting, as the tasks get it. None stays None: it is not given.
 
     Args:
         written: the option, as the user wrote it.
@@ -50,6 +50,8 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
     Raises:
         InvalidConfigurationError: the setting cannot be set, or not so.
     """
+    if value is None:
+        return None
     _refuse_setting(written, setting, value)
     # In both spellings: it is a setting of kafka-python's, and dots are how Java would write it.
     if setting.replace(".", "_") != _PROVIDER_SETTING:
