@@ -117,6 +117,28 @@ def test_known_partitions_are_returned_in_a_callback(one):
 # --- records that a callback cannot send
 
 
+def test_a_question_for_a_new_topic_that_leaves_a_callback_fails_the_transaction(one, client):
+    has_run = threading.Event()
+
+    def ask_and_send(*_):
+        try:
+            one.send("dead letters", b"value", partition=len(one.partitions_for("other")) - 1)
+        finally:
+            has_run.set()
+
+    one.send("topic", b"first", on_delivery=ask_and_send).result(PATIENCE_S)
+    assert has_run.wait(PATIENCE_S)
+    assert_is_not_committed(one, client, "other")
+
+
+def test_a_question_for_a_new_topic_that_a_callback_catches_leaves_the_transaction_alone(
+    one, client
+):
+    assert in_callback(one, lambda producer: producer.partitions_for("other")) is not None
+    one.commit_transaction()
+    assert [request.is_commit for request in client.sent(ApiKey.END_TXN)] == [True]
+
+
 ROWS = {
     "send": lambda one, topic: one.send(topic, b"x" * 16_000),
     "send_batch": lambda one, topic: one.send_batch(topic, [b"x" * 16_000]),

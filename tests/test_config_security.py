@@ -9,7 +9,9 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.transport import KafkaSSLTransport
 
 from tests.built_config import build, refused
+from txnproducer.config import ProducerConfig
 from txnproducer.config._settings import SECURITY_NAMES
+from txnproducer.errors import InvalidConfigurationError
 
 PLAIN_LINE = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -174,3 +176,19 @@ class TestJavaSecurity:
         key = "ssl.endpoint.identification.algorithm"
         assert build(**{"security.protocol": "SSL", key: "HTTPS"}).security["ssl_check_hostname"]
         assert "use 'https'" in refused(**{key: "ldaps"})
+
+
+@pytest.mark.parametrize("name", ["sasl_plain_username", "sasl_plain_password", "ssl_password"])
+def test_a_text_that_utf_8_cannot_encode_is_refused_and_a_secret_is_not_shown(name):
+    given = {"sasl_plain_username": "alice", "sasl_plain_password": "right"}
+    # As `os.environ` reads a byte that is no UTF-8.
+    given[name] = "S3cr\udcfct"
+    with pytest.raises(InvalidConfigurationError, match=f"{name}.*UTF-8 cannot encode") as told:
+        ProducerConfig.build(
+            bootstrap_servers="x:1",
+            security_protocol="SASL_SSL",
+            sasl_mechanism="PLAIN",
+            **given,
+        )
+    assert ("S3cr" in str(told.value)) is (name == "sasl_plain_username")
+    assert told.value.__cause__ is None

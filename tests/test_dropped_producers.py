@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.live_client import commits_sent
 from tests.waiting import wait_until
 from txnproducer import TransactionalProducer
 from txnproducer._shell import base_producer, live_producers
+from txnproducer._wire.wakeup import Wakeup
 
 PATIENCE_S = 10.0
 
@@ -58,6 +60,28 @@ def test_a_producer_that_was_dropped_with_a_transaction_open_is_in_the_log(
     told = "was dropped with a transaction open, which is aborted" in caplog.text
     assert told == is_open
     wait_until(lambda: client.is_closed)
+
+
+def test_a_producer_whose_thread_could_not_start_wakes_no_other_file(monkeypatch):
+    """The collector closes the descriptor first, and its number may be another file's then."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def make_in_a_cycle() -> None:
+        try:
+            TransactionalProducer("boot:9092", "txn")
+        except RuntimeError as error:
+            kept: Any = error
+            kept.itself = kept
+
+    woken: list[Wakeup] = []
+    monkeypatch.setattr(Wakeup, "set", lambda wakeup: woken.append(wakeup))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        make_in_a_cycle()
+    gc.collect()
+    assert woken == []
 
 
 def test_a_dropped_producer_is_not_kept_to_be_closed_at_exit():

@@ -386,9 +386,16 @@ class TransactionalProducer(RecordWriter):
             IllegalStateError: the open transaction is not leased.
             ValueError: a receipt is of another lease, or two of them claim one partition, or
                 differ for one claim: abort. None of the receipts is added then.
+            TypeError: one is no receipt.
         """
         self._check_usable("adopt")
         adopted = tuple(receipts)  # a generator is the caller's code: not under the lock
+        for receipt in adopted:
+            if not isinstance(receipt, TransactionReceipt):
+                raise TypeError(
+                    "adopt() takes the receipts that participants' receipt() has returned, and got"
+                    f" {receipt!r}. A participant that failed has none: abort"
+                )
         with self._lock:
             self._check_not_overtaken("adopt")
             self._core.adopt(adopted)

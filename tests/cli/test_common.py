@@ -32,6 +32,19 @@ def test_a_file_that_a_consumer_shares_is_warned_of_once(tmp_path):
     assert "auto.offset.reset, group.id" in done.stderr
 
 
+def test_a_continued_line_of_a_file_is_read_as_java_reads_it(tmp_path):
+    file = tmp_path / "jaas.properties"
+    file.write_text(
+        "sasl.jaas.config=a.Login required \\\n    username=me \\\n\tpassword=p\\\\\nlinger.ms=5\n"
+    )
+    done = run("--config", str(file))
+    assert done.stdout.splitlines() == [
+        "bootstrap.servers=x:1",
+        "linger.ms=5",
+        "sasl.jaas.config=a.Login required username=me password=p\\\\",
+    ]
+
+
 def test_a_consumers_key_on_the_command_line_is_no_shared_file():
     done = run("-X", "group.id=g")
     assert "group.id=g" in done.stdout  # which the configuration refuses

@@ -315,6 +315,18 @@ def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
         ),
         (["send", "-b", "x:1", "-t", "t", "-X", "linger.ms=1", "-X", "linger_ms=2"], 2, "twice"),
         (["send", "-b", "x:1", "-t", "t", "-X", "bootstrap.servers=y:1"], 2, "given twice"),
+        (
+            [
+                *["send", "-b", "x:1", "-t", "t", "--transactional-id", "a"],
+                *["--secret", "transactional.id=env:HOME"],
+            ],
+            2,
+            "transactional.id: given twice",
+        ),
+        (["send", "-b", "x:1", "-t", "t", "--abort-ratio", "nan"], 2, "nan is not a number"),
+        (["send", "-b", "x:1", "-t", "t", "--rate", "inf"], 2, "inf is not a number"),
+        (["verify", "-b", "x:1", "-t", "t", "--timeout", "inf"], 2, "inf is not a number"),
+        (["simulate", "--coverage", "1", "--least-branches", "nan"], 2, "nan is not a number"),
         (["send", "-b", "x:1", "-t", "t", "--size", "9"], 2, "--size has no effect without"),
         (["send", "-b", "x:1", "-t", "t", "--seed", "9"], 2, "--seed has no effect without"),
     ],

@@ -215,6 +215,12 @@ def test_receipts_that_do_not_belong_are_refused_and_none_is_taken():
     holder.end(is_commit=True)
 
 
+def test_only_receipts_are_adopted(make):
+    one = make("txn")
+    with pytest.raises(TypeError, match=r"got None\. A participant that failed has none: abort"):
+        one.adopt([None])
+
+
 def test_only_a_leased_transaction_adopts():
     holder = started(make_cluster())
     with pytest.raises(IllegalStateError, match="adopt"):

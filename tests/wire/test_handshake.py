@@ -261,6 +261,12 @@ def test_a_token_provider_that_fails_is_asked_again_and_its_reason_is_reported(
     assert failed.value.__cause__ is not None
 
 
+def test_a_token_that_cannot_be_encoded_is_not_shown() -> None:
+    with pytest.raises(DisconnectError, match=r"OAUTHBEARER .*UnicodeEncodeError") as failed:
+        ask_for_a_token(lambda: "s3cr\udcfct")
+    assert "s3cr" not in str(failed.value)
+
+
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_a_token_provider_that_has_no_token_is_asked_again(nothing: str | None) -> None:
     with pytest.raises(DisconnectError, match=f"token.. returned {nothing!r}"):

@@ -255,12 +255,11 @@ class IoThread:
             self.poke()
 
     def orphan(self) -> None:
-        """Let the loop deliver the records that it has and then end, since no caller is left.
-
-        Takes no lock: it runs in a finalizer, perhaps on a thread that holds the lock.
-        """
-        # Otherwise the loop ends anyway, or (in a fork) belongs to the parent process.
-        if not self._must_stop:
+        """Let the loop deliver the records that it has and then end, since no caller is left."""
+        # No lock is taken: this runs in a finalizer, perhaps on a thread that holds the lock.
+        # Otherwise the loop ends anyway, or (in a fork) belongs to the parent process. Without a
+        # thread the wake-up's descriptor may be closed, and its number be another file's.
+        if not self._must_stop and self._thread.ident is not None:
             self._is_orphaned = True
             self._client.wakeup()
 

@@ -324,7 +324,7 @@ class RecordWriter(BaseProducer, _FastSender):
                 self._check_not_overtaken("partitions_for")
                 # A topic that is known needs no wait, so a callback may ask for it.
                 if not self._core.knows_topic(topic):
-                    self._io.refuse_in_callback()
+                    self._refuse_question_in_callback(topic)
                 now_ms = self._platform.monotonic_ms()
                 partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
                 self._io.poke()
@@ -339,6 +339,15 @@ class RecordWriter(BaseProducer, _FastSender):
             wait_until_done(
                 self._io, self._core, lambda: self._core.is_topic_decided(topic), left_s
             )
+
+    def _refuse_question_in_callback(self, topic: str) -> None:
+        try:
+            self._io.refuse_in_callback()
+        except WaitInCallbackError as error:
+            # A record would follow. If the error leaves the callback, that one is lost as well.
+            lost = partial(refusals.record_lost_in_callback, topic)
+            self._io.callbacks.note_refused(lost, error)
+            raise
 
     def _send_later(self, record: _SendArguments, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append. One `max_block_ms` covers all the waits."""

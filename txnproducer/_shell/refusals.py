@@ -197,9 +197,9 @@ def waited_in_callback(topic: str, reason: str | None) -> KafkaError:
         )
     return TransactionAbortableError(
         f"a delivery callback could not send to {topic!r}: the record had to wait for metadata,"
-        " memory or a partition that the topic does not have yet, and a callback cannot. Call"
-        " partitions_for() for the topic before and check the partition, or send from another"
-        " thread; abort this transaction"
+        " memory or a partition that the topic does not have yet, and a callback cannot. Abort"
+        " this transaction. Before the next one call partitions_for() for the topic, outside the"
+        " callback, and check the partition; or send from another thread"
     )
 
 

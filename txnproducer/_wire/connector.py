@@ -40,6 +40,7 @@ from .handshake import (
     exchange_login,
 )
 from .kept_threads import Job
+from .sasl_mechanisms import shown
 from .tcp import with_address
 from .tls import needs_tls, tls_error
 from .version_choice import choose_version
@@ -170,7 +171,7 @@ class Connector:
         except OSError as error:
             outcome = DisconnectError(f"cannot talk to {self._address}: {error}")
         except Exception as error:  # noqa: BLE001  (the thread must report every error)
-            outcome = DisconnectError(f"cannot connect to {self._address}: {error!r}")
+            outcome = DisconnectError(f"cannot connect to {self._address}: {shown(error)}")
             outcome.__cause__ = error
         # Under the lock: `abandon` either sees the outcome, or this sees that it was abandoned.
         with self._lock:

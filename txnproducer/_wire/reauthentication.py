@@ -16,6 +16,7 @@ from txnproducer.errors import DisconnectError, KafkaError
 
 from .handshake import Exchange, ExchangeStep, SaslLogin, exchange_login
 from .platform import Platform
+from .sasl_mechanisms import shown
 
 
 class Reauthentication:
@@ -90,7 +91,7 @@ class Reauthentication:
         except KafkaError as error:
             self._outcome = error
         except BaseException as error:  # noqa: BLE001 - the loop must learn of it
-            told = DisconnectError(f"cannot log in again: {error!r}")
+            told = DisconnectError(f"cannot log in again: {shown(error)}")
             told.__cause__ = error
             self._outcome = told
         # Last, and before the wake-up: the loop then finds the outcome.

@@ -131,7 +131,13 @@ def ask_our_side(name: str, step: Callable[[], T]) -> T:
     except kp.KafkaConfigurationError as error:
         raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
     except BaseException as error:
-        raise DisconnectError(f"the {name} login failed on our side: {error!r}") from error
+        raise DisconnectError(f"the {name} login failed on our side: {shown(error)}") from error
+
+
+def shown(error: BaseException) -> str:
+    """Return an unexpected error for a text that may be logged."""
+    # The `repr` of these has the whole text that could not be encoded, such as a password.
+    return type(error).__name__ if isinstance(error, UnicodeError) else repr(error)
 
 
 def in_mechanism(name: str, step: Callable[[], T]) -> T:

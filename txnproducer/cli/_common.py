@@ -15,7 +15,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import click
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
-from txnproducer.cli._not_empty import not_empty
+from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.config._java_security import JAVA_SECURITY_KEYS
 from txnproducer.config._settings import SETTINGS
@@ -172,10 +172,30 @@ def reach(config: ProducerConfig, longest_s: float = math.inf) -> None:
         raise caused_by(KafkaTimeoutError(text), tries) from cause
 
 
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a properties file with the numbers of their beginnings.
+
+    As in Java, a line that ends in an odd number of backslashes goes on in the next one, without
+    the spaces at that one's beginning. A comment does not go on.
+    """
+    begun, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        part = line.strip()
+        first = first or number
+        begun += part
+        is_comment = first == number and part.startswith(("#", "!"))
+        if (len(part) - len(part.rstrip("\\"))) % 2 and not is_comment:
+            begun = begun[:-1]
+            continue
+        yield first, begun
+        begun, first = "", 0
+    if begun:
+        yield first, begun
+
+
 def _from_file(path: str) -> dict[str, str]:
     settings: dict[str, str] = {}
-    for number, line in enumerate(_read(path, f"--config {path}").splitlines(), 1):
-        text = line.strip()
+    for number, text in _logical_lines(_read(path, f"--config {path}")):
         # Both marks begin a comment in a Java properties file. Of two lines for one setting the
         # later one wins, as in Java: the file may come from elsewhere, so it is not refused.
         if text and not text.startswith(("#", "!")):

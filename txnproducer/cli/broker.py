@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from txnproducer.cli._not_empty import not_empty
+from txnproducer.cli._option_checks import not_empty
 from txnproducer.testing import BrokerStartError, EmbeddedKafka
 from txnproducer.testing._config import HOST
 from txnproducer.testing._process import is_port_free

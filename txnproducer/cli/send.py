@@ -36,7 +36,7 @@ from txnproducer.cli._common import (
     refuse_twice,
     security_of,
 )
-from txnproducer.cli._not_empty import not_empty
+from txnproducer.cli._option_checks import NumberRange, not_empty
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
 from txnproducer.cli._send_transactions import Plan, Record, closing, send_all
@@ -164,7 +164,7 @@ def _parse_headers(
 )
 @click.option(
     "--abort-ratio",
-    type=click.FloatRange(0, 1),
+    type=NumberRange(0, 1),
     default=0.0,
     show_default=True,
     help="Abort this share of the transactions on purpose.",
@@ -199,7 +199,7 @@ def _parse_headers(
 )
 @click.option("--header", "headers", multiple=True, callback=_parse_headers, metavar="NAME=VALUE")
 @click.option("--partition", type=click.IntRange(0), help="Write to this partition only.")
-@click.option("--rate", type=click.FloatRange(0.001), help="At most so many records a second.")
+@click.option("--rate", type=NumberRange(0.001), help="At most so many records a second.")
 @click.option(
     "--compression",
     type=click.Choice(codec_names()),
@@ -239,7 +239,8 @@ def command(
     _refuse_options_without_effect(ctx)
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     given = {"transactional.id": transactional_id, "compression.type": compression}
-    refuse_twice([*(name for name, value in given.items() if value is not None), *_named(pairs)])
+    options = (name for name, value in given.items() if value is not None)
+    refuse_twice([*options, *_named(pairs), *_named(secrets)])
     name = transactional_id
     if name is None:
         name = settings.get("transactional.id", f"txnproducer-send-{topic}")

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from txnproducer._record.implementation import IMPL
 from txnproducer.cli._core_coverage import measure, require_coverage
-from txnproducer.cli._not_empty import not_empty
+from txnproducer.cli._option_checks import NumberRange, not_empty
 from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
 from txnproducer.sim import RunKind, SimOptions, run_seed
 from txnproducer.sim.campaign import (
@@ -91,7 +91,7 @@ _OPTIONS_OF_A_TRACE = ("seed", "trace", "kind", "stack")
 )
 @click.option(
     "--least-branches",
-    type=click.FloatRange(0, 100),
+    type=NumberRange(0, 100),
     default=0.0,
     metavar="PERCENT",
     help="Fail if --coverage finds that fewer branches are reached.",

@@ -18,7 +18,7 @@ from txnproducer.cli._common import (
     read_settings,
     security_of,
 )
-from txnproducer.cli._not_empty import not_empty
+from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.status import EntryStatus, SinkStatus, read_status

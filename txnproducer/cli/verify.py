@@ -20,7 +20,7 @@ from txnproducer.cli._common import (
     read_settings,
     security_of,
 )
-from txnproducer.cli._not_empty import not_empty
+from txnproducer.cli._option_checks import NumberRange, not_empty
 from txnproducer.cli._readback import ID_HEADER, By, TopicCount, count_topic
 from txnproducer.config import ProducerConfig
 
@@ -101,7 +101,7 @@ def _comparison(count: TopicCount, by: By) -> str:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(1),
+    type=NumberRange(1),
     default=60.0,
     show_default=True,
     help="Seconds for all of it.",

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from txnproducer.errors import InvalidConfigurationError
 
-from ._settings import COMPRESSION_LEVELS, INT_MAX, LZ4_BLOCKS_BYTES
+from ._settings import COMPRESSION_LEVELS, INT_MAX, LZ4_BLOCKS_BYTES, SETTINGS
 from ._values import invalid
 
 _LOG: Final = logging.getLogger("txnproducer.config")
@@ -40,6 +40,7 @@ class ConfigDraft(NamedTuple):
 
 # The protocol writes the length of such a text as an int16.
 _LONGEST_TEXT_BYTES = 2**15 - 1
+_NAMES: Final = "transactional_id", "client_id"
 
 
 def apply_rules(draft: ConfigDraft) -> None:
@@ -72,19 +73,25 @@ def _refuse_empty_transactional_id(draft: ConfigDraft) -> None:
 
 
 def _refuse_texts_that_no_request_carries(draft: ConfigDraft) -> None:
-    # Refused here, or the first request would fail while it is put into bytes.
-    for name in ("transactional_id", "client_id"):
+    # Refused here, or the first request would fail while it is put into bytes. Paths of files are
+    # not among these: they are bytes of any kind for the system.
+    for name in (*_NAMES, "sasl_plain_username", "sasl_plain_password", "ssl_password"):
         value = draft.values[name]
         if not isinstance(value, str):
             continue
         try:
             size = len(value.encode())
-        # A lone surrogate is a valid `str`, but requests carry texts as UTF-8.
-        except UnicodeEncodeError as error:
+        # A lone surrogate is a valid `str`, but requests carry texts as UTF-8. `os.environ` makes
+        # one of a byte in another encoding.
+        except UnicodeEncodeError:
             raise invalid(
-                name, value, f"UTF-8 cannot encode it ({error}): leave out lone surrogates"
+                name,
+                value,
+                "UTF-8 cannot encode it: leave out lone surrogates (a variable of the environment"
+                " in another encoding has them)",
+                secret=SETTINGS[name].secret,
             ) from None
-        if size > _LONGEST_TEXT_BYTES:
+        if name in _NAMES and size > _LONGEST_TEXT_BYTES:
             raise invalid(name, value, f"it has {size} bytes, more than {_LONGEST_TEXT_BYTES}")
 
 

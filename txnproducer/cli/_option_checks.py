@@ -1,15 +1,17 @@
-"""The refusal of options that are empty texts.
+"""The refusal of options that are empty texts, or numbers without an end.
 
 Why it exists: a shell makes an empty text of "$RUN" if the variable is not set. A command that
-takes it for "not given" goes on with a default that the user does not expect.
-Owns: the check and its text. Must not know: any subcommand.
+takes it for "not given" goes on with a default that the user does not expect. `nan` and `inf` are
+floats, and no share, rate or time.
+Owns: the checks and their texts. Must not know: any subcommand.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -36,3 +38,20 @@ def not_empty(default: str | None = None) -> Callable[[click.Context, click.Para
         return value
 
     return check
+
+
+class NumberRange(click.FloatRange):
+    """A range of numbers. `nan` is in every range of click's, and `inf` in each without an end."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return a finite number of the range.
+
+        Raises:
+            click.BadParameter: it is none.
+        """
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number that has an end", param, ctx)
+        return number
