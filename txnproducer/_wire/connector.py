@@ -352,9 +352,9 @@ class Connector:
 def _check_metadata(versions: BrokerVersions) -> None:
     """Refuse a server that answers no question about the cluster.
 
-    A controller accepts connections from clients and offers almost none of a broker's requests. If
-    it counted as connected, it would be asked for coordinators and producer ids in vain, although
-    the next bootstrap server may be a broker.
+    A controller accepts connections from clients and offers almost none of a broker's requests.
+    The producer would ask it for coordinators and producer ids, and end with its refusal. The next
+    bootstrap server may be a broker.
     """
     try:
         choose_version(MetadataRequest(()), versions.api_versions)
