@@ -124,6 +124,21 @@ def test_a_refusal_is_ours_and_the_connection_is_closed(client):
     assert called(client, "close") == 1
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        wire_errors.TopicAuthorizationFailedError("orders"),
+        wire_errors.IncompatibleBrokerVersion("too old"),
+        wire_errors.UnsupportedCodecError("unknown"),
+    ],
+)
+def test_a_refusal_is_named_once(client, error):
+    client.script["create_topics"] = [error]
+    with pytest.raises(KafkaError) as raised:
+        admin.create_topic("a:1", "orders")
+    assert str(raised.value).count(type(error).__name__) == 1
+
+
 def test_a_topic_that_was_agreed_to_is_not_created_twice_when_the_connection_breaks(client):
     client.script["wait_for_topics"] = [wire_errors.KafkaConnectionError("gone"), None]
     admin.create_topic("a:1", "orders")

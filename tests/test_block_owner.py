@@ -16,6 +16,7 @@ from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
 PATIENCE_S = 10.0
 CALLS = {
+    "init_transactions": lambda one: one.init_transactions(),
     "begin_transaction": lambda one: one.begin_transaction(),
     "transaction": lambda one: one.transaction().__enter__(),
     "commit_transaction": lambda one: one.commit_transaction(),

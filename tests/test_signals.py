@@ -239,6 +239,7 @@ def test_calls_that_signals_interrupt_at_random_lose_and_double_nothing(
         number += 1
     assert not storm.timed_out  # no wake-up was lost
     assert storm.interrupted > 100
+    assert storm.calls >= CALLS / 10  # on a slow machine the time is over first
     metrics = run.one.metrics()
     assert metrics["waiting-threads"] == 0
     assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]

@@ -113,9 +113,14 @@ class TransactionalProducer(RecordWriter):
             KafkaError: refused; `recovery` names the next step.
         """
         try:
-            self._await("init_transactions", self._core.init_transactions)
+            self._await("init_transactions", self._begin_init)
         except InvalidTxnTimeoutError as error:
             raise refusals.timeout_too_long(error, self._longest_timeout_ms()) from error.__cause__
+
+    def _begin_init(self) -> TransactionalRequestResult:
+        # In another thread's block the state's advice, to commit or abort, could not be followed.
+        self._check_owner("init_transactions")
+        return self._core.init_transactions()
 
     def _longest_timeout_ms(self) -> str | None:
         """Ask the brokers for their limit. Return None if they do not answer."""

@@ -161,11 +161,12 @@ def our_errors(bootstrap_servers: str) -> Iterator[None]:
     except kafka.errors.KafkaError as error:
         code = getattr(error, "errno", None)
         if isinstance(code, int) and code > 0:
-            raise error_for_code(code, f"{type(error).__name__}: {error}") from error
+            raise error_for_code(code, str(error)) from error
         # kafka-python's own errors have no code of the protocol.
         if isinstance(error, _GONE):
             raise DisconnectError(f"{bootstrap_servers}: {error}") from error
-        raise KafkaError(f"{type(error).__name__}: {error}") from error
+        # Its text begins with its name.
+        raise KafkaError(str(error)) from error
     except RuntimeError as error:
         # Two brokers in a row said that another one is the controller.
         if "active controller" not in str(error):
