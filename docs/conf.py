@@ -144,7 +144,7 @@ def break_names_in_tables(
 
 
 def setup(app: Sphinx) -> None:
-    """Connect what this file adds to Sphinx."""
+    """Connect the functions of this file to Sphinx."""
     app.add_config_value("parts", {}, rebuild="env", types=[dict])
     app.connect("source-read", add_navigation)
     app.connect("html-page-context", break_names_in_tables)
