@@ -20,7 +20,7 @@ from txnproducer.errors import ErrorCode, KafkaError, OutOfOrderSequenceError
 
 def written_but_refused(answer):
     refused = [
-        replace(partition, error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, base_offset=-1)
+        partition._replace(error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, base_offset=-1)
         for partition in answer.partitions
     ]
     return replace(answer, partitions=tuple(refused))
@@ -143,7 +143,7 @@ def test_parts_are_aborted_in_their_order():
 
 def too_large(answer):
     refused = [
-        replace(partition, error_code=ErrorCode.MESSAGE_TOO_LARGE, base_offset=-1)
+        partition._replace(error_code=ErrorCode.MESSAGE_TOO_LARGE, base_offset=-1)
         for partition in answer.partitions
     ]
     return replace(answer, partitions=tuple(refused))

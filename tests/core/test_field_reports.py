@@ -67,7 +67,7 @@ def test_a_producer_that_stalled_beyond_its_time_out_aborts_and_goes_on(code):
     def answered(response):
         (only,) = response.partitions
         assert only.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-        return ProduceResponse((replace(only, error_code=code),))
+        return ProduceResponse((only._replace(error_code=code),))
 
     harness.rewrite[PRODUCE] = answered
     late = harness.send("topic", b"after")

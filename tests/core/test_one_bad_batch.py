@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken
 from tests.harness import CoreHarness
-from txnproducer._core.sending import produce_sender
-from txnproducer._core.sending.produce_outcome import judge
+from txnproducer._core.sending.produce_sender import ProduceSender
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import KafkaTimeoutError
 
@@ -72,12 +73,14 @@ def test_a_mistake_in_one_partitions_answer_does_not_strand_the_others(monkeypat
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
 
-    def judge_badly(response, **more):
-        if response.topic_partition.partition == 0:
-            raise MemoryError
-        return judge(response, **more)
+    complete = ProduceSender._complete_batch
 
-    monkeypatch.setattr(produce_sender, "judge", judge_badly)
+    def complete_badly(sender, batch, response, now_ms):
+        if batch.topic_partition.partition == 0:
+            raise MemoryError
+        complete(sender, batch, response, now_ms)
+
+    monkeypatch.setattr(ProduceSender, "_complete_batch", complete_badly)
     harness.client.answer_produce(request)
     harness.settle()
     assert [future.done() for future in futures] == [False, True]
@@ -85,3 +88,27 @@ def test_a_mistake_in_one_partitions_answer_does_not_strand_the_others(monkeypat
     harness.run_for(20_000)
     assert isinstance(futures[0].exception(), KafkaTimeoutError)
     assert memory_taken(harness) == 0
+
+
+def test_a_batch_that_an_exception_keeps_off_the_wire_still_expires(monkeypatch):
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    future = harness.send()
+    with monkeypatch.context() as patch:
+        patch.setattr(ProduceSender, "_send_produce_request", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            harness.settle()
+    harness.run_for(20_000)
+    assert isinstance(future.exception(0), KafkaTimeoutError)
+
+
+def test_an_expiry_that_an_exception_ends_is_made_good_by_the_next_step(monkeypatch):
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    futures = [harness.send(partition=partition) for partition in (0, 1)]
+    harness.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(ProduceSender, "fail_batch", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            harness.run_for(20_000)
+    assert not any(future.done() for future in futures)
+    harness.settle()
+    assert all(isinstance(future.exception(0), KafkaTimeoutError) for future in futures)

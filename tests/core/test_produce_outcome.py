@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.support import TP0
-from txnproducer._core.sending.produce_outcome import SUCCESS, BatchAction, judge, record_errors
+from txnproducer._core.sending.produce_outcome import BatchAction, judge, record_errors
 from txnproducer._protocol.messages import (
     LeaderIdAndEpoch,
     ProducePartitionResponse,
@@ -50,17 +50,6 @@ def outcome_of(code, *, can_retry=False, can_split=False, is_done=False, attempt
         has_attempts_left=attempts,
         can_retry=lambda _: can_retry,
     )
-
-
-def test_an_answer_without_error_completes_without_asking_for_a_retry():
-    def never(error):
-        raise AssertionError(error)
-
-    response = ProducePartitionResponse(TP0, ErrorCode.NONE, 5)
-    outcome = judge(
-        response, can_split=False, is_done=False, has_attempts_left=True, can_retry=never
-    )
-    assert outcome is SUCCESS
 
 
 @pytest.mark.conformance("4.26")

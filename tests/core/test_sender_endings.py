@@ -420,6 +420,30 @@ def test_a_part_on_the_wire_after_a_later_batch_expires_in_its_time():
     harness.settle()
 
 
+def test_each_record_on_the_wire_expires_in_its_own_time():
+    # With sequence numbers the end of one batch would renumber the others, and fail them.
+    harness = CoreHarness(
+        transactional_id=None,
+        enable_idempotence=False,
+        delivery_timeout_ms=20_000,
+        request_timeout_ms=20_000,
+        linger_ms=0,
+    )
+    futures = []
+    for partition in (0, 1):
+        futures.append(harness.send(partition=partition))
+        harness.run_for(5_000)
+    harness.run_for(10_000)
+    assert [future.done() for future in futures] == [True, False]
+    futures.append(harness.send(partition=0))
+    harness.run_for(5_000)
+    assert [future.done() for future in futures] == [True, True, False]
+    harness.run_for(14_999)
+    assert not futures[2].done()
+    harness.run_for(1)
+    assert futures[2].done()
+
+
 def test_the_size_of_lz4s_blocks_reaches_the_batches():
     harness = idempotent(compression_type="lz4", compression_lz4_block_bytes=262_144)
     harness.send(value=b"large" * 100_000)
@@ -677,6 +701,21 @@ def test_rates_and_averages_forget_old_samples():
     assert later["record-send-rate"] == 0
     assert later["record-send-total"] == 30
     assert later["request-latency-avg"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "average", "highest"),
+    [(29_999, 5, 8), (30_000, 5, 8), (59_999, 5, 8), (60_000, 2, 2)],
+)
+def test_a_sample_begins_a_new_window_after_30_s(at_ms, average, highest):
+    metrics = Metrics(0)
+    metrics.observe("batch-size", 8, 0)
+    metrics.observe("batch-size", 2, at_ms)
+    now = metrics.snapshot(at_ms)
+    assert (now["batch-size-avg"], now["batch-size-max"]) == (average, highest)
+    # The older one is forgotten a window after the one in which it was made.
+    later = metrics.snapshot(60_000)
+    assert later["batch-size-avg"] == (2 if at_ms >= 30_000 else 0)
 
 
 def test_a_plain_producer_has_no_transactions():

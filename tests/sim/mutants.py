@@ -343,8 +343,8 @@ MUTANTS = (
     Mutant(
         "late-answer-ends-nothing",
         "_core/sending/produce_sender.py",
-        "        batch.attempt_ended()\n        if response.error_code in _MAYBE_WRITTEN:",
-        "        if response.error_code in _MAYBE_WRITTEN:",
+        "        batch.attempt_ended()\n        if not response.error_code:",
+        "        if not response.error_code:",
         "a batch that was answered counts as on the wire",
     ),
     Mutant(
@@ -514,8 +514,8 @@ MUTANTS = (
     Mutant(
         "refused-record-is-out-of-order",
         "_core/sending/produce_sender.py",
-        "        if error is None or outcome.action is BatchAction.COMPLETE:",
-        "        if response.error_code == 19 and self._transactions is not None and not self._transactions.is_transactional:\n            gone = OutOfOrderSequenceError('gone')\n            self.fail_batch(batch, gone, _same_error(gone), is_refusal_certain=False, now_ms=now_ms)\n            return outcome\n        if error is None or outcome.action is BatchAction.COMPLETE:",
+        "        if outcome.action is BatchAction.COMPLETE:",
+        "        if response.error_code == 19 and self._transactions is not None and not self._transactions.is_transactional:\n            gone = OutOfOrderSequenceError('gone')\n            self.fail_batch(batch, gone, _same_error(gone), is_refusal_certain=False, now_ms=now_ms)\n            return outcome\n        if outcome.action is BatchAction.COMPLETE:",
         "an idempotent producer's record that was refused has lost its place",
     ),
     Mutant(
@@ -587,8 +587,8 @@ MUTANTS = (
     Mutant(
         "half-the-patience",
         "_core/sending/produce_sender.py",
-        "timeout_ms = self._options.delivery_timeout_ms\n        on_the_wire",
-        "timeout_ms = self._options.delivery_timeout_ms // 2\n        on_the_wire",
+        "        if now_ms >= wire_expiry_ms:\n            on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)",
+        "        later = now_ms + self._options.delivery_timeout_ms // 2\n        if later >= wire_expiry_ms:\n            on_the_wire, wire_expiry_ms = self._expired_on_the_wire(later)",
         "what is on the wire for so long will not arrive any more",
     ),
     Mutant(
@@ -658,13 +658,6 @@ MUTANTS = (
         "        if known_epoch > answer.leader_epoch:",
         "        if known_epoch < answer.leader_epoch:",
         "the leader that was known first is the right one",
-    ),
-    Mutant(
-        "expired-in-any-order",
-        "_core/sending/produce_sender.py",
-        "for batch in sorted((*waiting, *on_the_wire), key=place_in_line):",
-        "for batch in (*waiting, *on_the_wire):",
-        "batches whose time is up together are called back in any order",
     ),
     Mutant(
         "first-batch-is-not-alone",

@@ -9,7 +9,15 @@ import sys
 
 import pytest
 
+from txnproducer._protocol.messages import (
+    LeaderIdAndEpoch,
+    ProducePartitionResponse,
+    ProduceResponse,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
 from txnproducer.sim import run_seed
+from txnproducer.sim.world.trace import show_message
 
 SEEDS = (1, 60, 405)
 
@@ -27,6 +35,21 @@ def digest(lines):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_gives_the_same_trace_again(seed):
     assert trace_of(seed) == trace_of(seed)
+
+
+def test_the_trace_names_the_fields_of_a_message_that_differ_from_their_defaults():
+    answers = (
+        ProducePartitionResponse(TopicPartition("t", 0), ErrorCode.NONE, 5),
+        ProducePartitionResponse(
+            TopicPartition("t", 1), 6, current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=3)
+        ),
+    )
+    assert show_message(ProduceResponse(answers)) == (
+        "ProduceResponse(partitions=["
+        "ProducePartitionResponse(topic_partition=t-0, error_code=NONE, base_offset=5), "
+        "ProducePartitionResponse(topic_partition=t-1, error_code=NOT_LEADER_OR_FOLLOWER, "
+        "current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=3))])"
+    )
 
 
 def test_another_seed_gives_another_trace():

@@ -31,10 +31,13 @@ class _Stat:
         self._max = self._last_max = 0.0
 
     def record(self, value: float, now_ms: int) -> None:
-        self._roll(now_ms)
+        # Three of them are recorded for each batch, so the usual one makes no call.
+        if now_ms - self._start_ms >= _WINDOW_MS:
+            self._roll(now_ms)
         self._sum += value
         self._count += 1
-        self._max = max(self._max, value)
+        if value > self._max:
+            self._max = value
 
     def _roll(self, now_ms: int) -> None:
         elapsed = now_ms - self._start_ms

@@ -26,7 +26,6 @@ are written the answer is CONCURRENT_TRANSACTIONS at once (a real broker asks ag
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -158,7 +157,7 @@ def _refuse_misdirected(
         leader, epoch = cluster.known_leader(node_id, place)
         answer = ProducePartitionResponse(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if leader not in (node_id, -1) and not cluster.options.is_before_2_5:
-            answer = replace(answer, current_leader=LeaderIdAndEpoch(leader, epoch))
+            answer = answer._replace(current_leader=LeaderIdAndEpoch(leader, epoch))
             # A broker that is down has no address in the metadata.
             if cluster.is_up(leader):
                 nodes[leader] = cluster.nodes[leader]

@@ -115,7 +115,7 @@ class Appender:
         self._appending_to: PartitionQueue | None = None
         # The place in the queue for memory that the last append returned, until its caller waits.
         self._unclaimed: MemoryTicket | None = None
-        self._options = options
+        self._size_limits = [(name, getattr(options, name)) for name in _WAYS_OUT]
         self._metadata = metadata
         self.failed_tries = FailedTries(metadata)
         self._accumulator = accumulator
@@ -386,8 +386,7 @@ class Appender:
         # Before compression, as in `ensureValidRecordSize` of Java: what it saves is not known
         # yet.
         size = batch_size_upper_bound(record.key, record.value, record.headers)
-        for name in _WAYS_OUT:
-            limit = getattr(self._options, name)
+        for name, limit in self._size_limits:
             if size > limit:
                 return RecordTooLargeError(
                     f"the record is {size} bytes when serialized, more than {name}={limit}: make"
@@ -560,7 +559,8 @@ class Appender:
         return self.fail_append(error, record.topic, record.partition, record.on_delivery, now_ms)
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which takes four times as long to make: one is made for each batch's first record.
+@dataclass(slots=True)
 class _NewRecord:
     """A record on the long way through the checks."""
 

@@ -47,24 +47,22 @@ class BatchAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProduceOutcome:
-    """The judgement on an answer.
+    """The judgement on a refusal.
 
     Attributes:
         action: for the batch.
-        error: the broker's error, None for NONE.
+        error: the broker's error.
         is_refusal_certain: whether this attempt certainly did not write the records.
         needs_metadata: whether the cached metadata are out of date.
         new_leader: the leader that the broker named, if it did.
     """
 
     action: BatchAction
-    error: KafkaError | None = None
+    error: KafkaError
     is_refusal_certain: bool = False
     needs_metadata: bool = False
     new_leader: LeaderIdAndEpoch | None = None
 
-
-SUCCESS = ProduceOutcome(BatchAction.COMPLETE)
 
 # The limit that a record exceeds, by the answer's code.
 _LIMITS: dict[int, str] = {
@@ -86,10 +84,10 @@ def judge(
     has_attempts_left: bool,
     can_retry: Callable[[KafkaError], bool],
 ) -> ProduceOutcome:
-    """Judge one partition's answer.
+    """Judge one partition's refusal.
 
     Args:
-        response: the answer.
+        response: the answer, with an error code.
         can_split: whether the batch can be sent in parts.
         is_done: whether the batch has expired or was aborted meanwhile.
         has_attempts_left: whether `retries` allows another attempt.
@@ -97,8 +95,6 @@ def judge(
             again.
     """
     code = response.error_code
-    if code == ErrorCode.NONE:
-        return SUCCESS
     error = _error(response)
     # Before the retry, which would be refused for its size again.
     if code == ErrorCode.MESSAGE_TOO_LARGE and can_split:

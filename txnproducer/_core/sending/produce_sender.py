@@ -30,7 +30,6 @@ from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.drain import check_ready, drain
 from txnproducer._core.sending.produce_outcome import (
-    SUCCESS,
     BatchAction,
     ProduceOutcome,
     judge,
@@ -134,26 +133,39 @@ class ProduceSender:
         # Batches on the wire whose records have not ended, by partition and in the order of
         # sending.
         self._in_flight: dict[TopicPartition, list[ProducerBatch]] = {}
+        # No batch on the wire expires before. Each step asks, so it must not look at all of them.
+        self._wire_expiry_ms = NEVER_MS
 
     # --- the step -------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> int:
-        """Fail the batches past their delivery time-out. Return when the next one reaches it."""
+        """Fail the batches past their delivery time-out. Return until when no other can be."""
         waiting, next_expiry_ms = self._accumulator.expired_batches(now_ms)
-        timeout_ms = self._options.delivery_timeout_ms
         on_the_wire: list[ProducerBatch] = []
+        wire_expiry_ms = self._wire_expiry_ms
+        if now_ms >= wire_expiry_ms:
+            on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)
+        # In the order of the appends, so that the callbacks run in it as well.
+        for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
+            self._fail_expired(batch, now_ms)
+        # After their end: those that an exception leaves on the wire are found by the next step.
+        self._wire_expiry_ms = wire_expiry_ms
+        return min(next_expiry_ms, wire_expiry_ms)
+
+    def _expired_on_the_wire(self, now_ms: int) -> tuple[list[ProducerBatch], int]:
+        """Return the batches whose time is up, and when the next one's will be."""
+        timeout_ms = self._options.delivery_timeout_ms
+        expired: list[ProducerBatch] = []
+        next_expiry_ms = NEVER_MS
         for batches in self._in_flight.values():
             # All are checked, since the parts of a split are older than batches sent before them.
             # (Java stops at the first one that has time left.)
             for batch in batches:
                 if batch.has_reached_delivery_timeout(timeout_ms, now_ms):
-                    on_the_wire.append(batch)
+                    expired.append(batch)
                 else:
                     next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
-        # In the order of the appends, so that the callbacks run in it as well.
-        for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
-            self._fail_expired(batch, now_ms)
-        return next_expiry_ms
+        return expired, next_expiry_ms
 
     def _fail_expired(self, batch: ProducerBatch, now_ms: int) -> None:
         topic, partition = batch.topic_partition
@@ -213,6 +225,9 @@ class ProduceSender:
             self._fail_unfinished(batch, reason, now_ms)
         # Noted before they are sent: from here on they are in no queue, and must still expire.
         for batch in drained.batches:
+            # The bound first: an exception in between then leaves none that nobody looks at.
+            expiry_ms = batch.created_ms + self._options.delivery_timeout_ms
+            self._wire_expiry_ms = min(self._wire_expiry_ms, expiry_ms)
             self._in_flight.setdefault(batch.topic_partition, []).append(batch)
             if self._options.is_order_guaranteed_by_muting:
                 self._accumulator.mute_partition(batch.topic_partition)
@@ -313,7 +328,7 @@ class ProduceSender:
                 )
                 continue
             outcome = self._complete_safely(batch, partition, now_ms)
-            if outcome is None or outcome is SUCCESS:
+            if outcome is None:
                 continue
             if outcome.action is BatchAction.RETRY:
                 batch.refused(node_id, partition.error_code, now_ms)
@@ -438,9 +453,13 @@ class ProduceSender:
 
     def _handle_partition(
         self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
-    ) -> ProduceOutcome:
-        # Both are settled before the judgement, which asks whether the batch may be written.
+    ) -> ProduceOutcome | None:
+        """Settle a batch. Return the judgement on a refusal, or None after a success."""
         batch.attempt_ended()
+        if not response.error_code:
+            self._complete_batch(batch, response, now_ms)
+            return None
+        # Settled before the judgement, which asks whether the batch may be written.
         if response.error_code in _MAYBE_WRITTEN:
             batch.attempt_in_doubt()
         elif response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -453,9 +472,8 @@ class ProduceSender:
             can_retry=lambda error: self._can_retry(batch, response, error, now_ms),
         )
         error = outcome.error
-        if error is not None:
-            _LOG.debug("%s: %s, so %s", batch, error, outcome.action.name)
-        if error is None or outcome.action is BatchAction.COMPLETE:
+        _LOG.debug("%s: %s, so %s", batch, error, outcome.action.name)
+        if outcome.action is BatchAction.COMPLETE:
             self._complete_batch(batch, response, now_ms)
         elif outcome.action is BatchAction.RETRY:
             self._reenqueue_batch(batch, error, now_ms)

@@ -274,7 +274,8 @@ class TransactionProgress:
 
     def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
         """Return whether a partition's batches may be sent. In FATAL_ERROR none may."""
-        if self.machine.has_fatal_error:
+        # The state itself, since every step asks this for each partition with records.
+        if self.machine.state is _S.FATAL_ERROR:
             return False
         return not self.is_transactional or topic_partition in self.open.partitions
 

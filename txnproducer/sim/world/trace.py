@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
-from txnproducer._protocol.messages import ProducePartition
+from txnproducer._protocol.messages import ProducePartition, ProducePartitionResponse
 from txnproducer._record import read_header
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
@@ -49,18 +49,26 @@ def show_message(body: object) -> str:
         )
     if isinstance(body, TopicPartition):
         return f"{body.topic}-{body.partition}"
-    if isinstance(body, tuple):
+    if isinstance(body, tuple) and not isinstance(body, ProducePartitionResponse):
         return "[" + ", ".join(show_message(part) for part in body) + "]"
     if isinstance(body, Enum):
         return body.name
-    if not is_dataclass(body):
+    defaults = _defaults(body)
+    if defaults is None:
         return repr(body)
     shown = [
-        f"{field.name}={_show_field(field.name, getattr(body, field.name))}"
-        for field in fields(body)
-        if getattr(body, field.name) not in (field.default, None, ())
+        f"{name}={_show_field(name, getattr(body, name))}"
+        for name, default in defaults
+        if getattr(body, name) not in (default, None, ())
     ]
     return f"{type(body).__name__}({', '.join(shown)})"
+
+
+def _defaults(body: object) -> list[tuple[str, object]] | None:
+    """Return the names of a message's fields, with their defaults, or None for anything else."""
+    if isinstance(body, ProducePartitionResponse):
+        return [(name, body._field_defaults.get(name)) for name in body._fields]
+    return [(field.name, field.default) for field in fields(body)] if is_dataclass(body) else None
 
 
 def _show_field(name: str, value: object) -> str:
