@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken
-from tests.harness import CoreHarness
+from tests.harness import TP0, CoreHarness
 from txnproducer._core.sending.produce_sender import ProduceSender
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import KafkaTimeoutError
@@ -90,13 +90,21 @@ def test_a_mistake_in_one_partitions_answer_does_not_strand_the_others(monkeypat
     assert memory_taken(harness) == 0
 
 
-def test_a_batch_that_an_exception_keeps_off_the_wire_still_expires(monkeypatch):
+class FailingList(list):
+    """A list whose `append` takes the item and raises."""
+
+    def append(self, item):
+        super().append(item)
+        raise MemoryError
+
+
+def test_a_batch_that_an_exception_keeps_off_the_wire_still_expires():
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
     future = harness.send()
-    with monkeypatch.context() as patch:
-        patch.setattr(ProduceSender, "_send_produce_request", Mock(side_effect=MemoryError))
-        with pytest.raises(MemoryError):
-            harness.settle()
+    sender = harness.core._sender._producing
+    sender._in_flight[TP0] = FailingList()
+    with pytest.raises(MemoryError):
+        harness.settle()
     harness.run_for(20_000)
     assert isinstance(future.exception(0), KafkaTimeoutError)
 
