@@ -95,7 +95,9 @@ def test_refused_records(kafka, open_producer, code):
 
 def test_records_that_expire_have_the_last_refusal_as_their_cause(kafka):
     times = {"delivery_timeout_ms": 800, "request_timeout_ms": 400}
-    with kafka.producer("txn", **times) as one:
+    # One attempt, and none at the end: records refused after their time end with that refusal.
+    pauses = {"retry_backoff_ms": 5000, "retry_backoff_max_ms": 5000}
+    with kafka.producer("txn", **times, **pauses) as one:
         one.init_transactions()
         one.begin_transaction()
         refuse(kafka, "Produce", "NOT_ENOUGH_REPLICAS")

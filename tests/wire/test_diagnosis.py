@@ -22,6 +22,7 @@ from txnproducer._wire.connector import Suspicion
 from txnproducer._wire.diagnosis import PAUSE_MS, Diagnoses
 from txnproducer.errors import IllegalSaslStateError, KafkaError
 
+HANDSHAKE_FAILURE = b"\x15\x03\x03\x00\x02\x02\x28"  # a TLS alert: fatal, 40
 LONG_MS = 30_000  # the limit of an attempt: a test that waits for it fails
 WANTS_TLS, WANTS_NO_TLS, WANTS_SASL = Suspicion
 Open = Callable[..., Driver]
@@ -61,6 +62,20 @@ class CuttingBroker(FakeBroker):
             self.cuts -= 1
         else:
             super()._talk(sock)
+
+
+class TlsBroker(FakeBroker):
+    """Cut each connection without TLS, and refuse each TLS greeting, once it may answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+
+    def _talk(self, sock: socket.socket) -> None:
+        if sock.recv(1, socket.MSG_PEEK) != b"\x16":
+            return
+        self.may_answer.wait(30)
+        sock.sendall(HANDSHAKE_FAILURE)
 
 
 def cut(driver: Driver, times: int) -> None:
@@ -406,10 +421,10 @@ def test_closing_the_client_ends_a_question_under_way(
 
 
 def test_the_address_that_a_broker_has_left_gives_no_verdict_of_it(drive: Open) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with FakeBroker(tls=context) as old, FakeBroker() as new:
+    with TlsBroker() as old, FakeBroker() as new:
         driver = drive(old.address)
         cut(driver, 1)
         driver.client.update_nodes([BrokerNode(-1, "127.0.0.1", new.port)])
+        old.may_answer.set()
         driver.until(lambda: not driver.client._diagnoses.are_awaited)
     assert {end.state for end in driver.ends()} == {ConnectionState.DISCONNECTED}
