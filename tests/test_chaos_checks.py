@@ -23,6 +23,8 @@ from integration.chaos.checks import (
     times,
 )
 from integration.chaos.history import Notes, add_up, load
+from integration.chaos.probe import alike
+from txnproducer import admin
 
 Line = dict[str, Any]
 
@@ -189,6 +191,26 @@ def test_the_id_that_stood_still_longest_counts() -> None:
 def test_a_transaction_that_was_open_at_the_fault_is_no_recovery() -> None:
     lines = [*written(1, 1.9), {"t": 2.0, "fault": "begin"}]
     assert times(add_up(sorted(lines, key=lambda line: line["t"]))).recovery_s is None
+
+
+@pytest.mark.parametrize(
+    ("commits", "stall_s"),
+    [((), None), ((1.0, 1.5, 4.5, 9.3), 4.8), ((1.0, 2.0), 7.4), ((2.0, 20.0), 18.0)],
+)
+def test_the_cluster_stood_still_for_as_long_as_no_fresh_producer_committed(
+    commits: tuple[float, ...], stall_s: float | None
+) -> None:
+    probes = [{"t": at, "probe": "committed"} for at in commits]
+    lines = sorted([*written(1, 1.0), *written(2, 9.0), *probes], key=lambda line: line["t"])
+    assert times(add_up(lines)).cluster_stall_s == (
+        None if stall_s is None else pytest.approx(stall_s)
+    )
+
+
+def test_the_ids_of_the_probe_have_the_coordinator_of_the_writer() -> None:
+    ids = alike("orders", 10, 50)
+    buckets = {(admin.java_hash(each) & 0x7FFFFFFF) % 50 for each in [*ids, "orders"]}
+    assert (len(set(ids)), len(buckets), "orders" in ids) == (10, 1, False)
 
 
 def test_a_line_that_a_killed_process_left_half_is_left_out(tmp_path: Path) -> None:

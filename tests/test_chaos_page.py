@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from integration.chaos.page import PAGE, load, merged, render
 from integration.chaos.plan import CLIENTS, cover
 
@@ -15,6 +17,27 @@ def test_the_page_is_generated_from_the_rows() -> None:
 def test_each_row_on_the_page_is_of_the_plan() -> None:
     planned = {row.name for client in CLIENTS for row in cover(client)}
     assert {line["row"] for line in load()} <= planned
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster_s", "says"),
+    [
+        ("leader", None, "no probe"),
+        ("leader", 11.2, "Our cluster took no transaction for 11.2 s, the other one for 7.5 s."),
+        ("client", 0.6, "The fault held the client"),
+        ("leader", 9.9, "**Ours was slow**: a fresh producer stood still for 9.9 s"),
+    ],
+)
+def test_a_row_in_which_another_client_was_quicker_says_why(
+    target: str, cluster_s: float | None, says: str
+) -> None:
+    row = f"SIGSTOP/{target}/plain/v2"
+    line = {**load()[0], "cluster_stall_s": cluster_s, "stall_s": 11.8}
+    ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    page = render([ours, {**other, "stall_s": 8.0, "cluster_stall_s": 7.5}])
+    assert f"`txnproducer/{row}`: 11.8 s, and java 8.0 s. " in page
+    assert says in page
+    assert "and java" not in render([ours, {**other, "stall_s": 11.4}])
 
 
 def test_a_row_that_was_played_again_counts_once_and_a_failed_one_not_at_all() -> None:

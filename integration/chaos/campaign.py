@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from integration.chaos.cluster import LinkedKafka, plain_kafka
 from integration.chaos.java import java_command
 from integration.chaos.plan import CLIENTS, FAULTS, NEED_PROXIES, OURS, WORKLOADS, Row, cover
 from integration.chaos.play import play
-from integration.chaos.writers import Command, Writers, python_command
+from integration.chaos.writers import Command, python_command
 from txnproducer.testing import EmbeddedKafka
 from txnproducer.testing.embedded import DEFAULT_VERSION
 
@@ -38,13 +38,11 @@ class Clusters:
     def __init__(self) -> None:
         self._kind: tuple[int, bool] | None = None
         self._kafka: EmbeddedKafka | None = None
-        self.writers: Writers | None = None
+        self._clients: Callable[[], list[int]] = list
 
-    def watch(self, writers: Writers) -> None:
-        self.writers = writers
-
-    def _clients(self) -> list[int]:
-        return [] if self.writers is None else self.writers.pids
+    def watch(self, clients: Callable[[], list[int]]) -> None:
+        """Take the function that returns the process ids of the clients."""
+        self._clients = clients
 
     def get(self, version: int, linked: bool) -> EmbeddedKafka:
         """Return a cluster on which all brokers run and are in sync."""
@@ -53,7 +51,7 @@ class Clusters:
                 self._kafka.wait_in_sync(20)
                 return self._kafka
         self.drop()
-        kafka = LinkedKafka(version, self._clients) if linked else plain_kafka(version)
+        kafka = LinkedKafka(version, lambda: self._clients()) if linked else plain_kafka(version)
         self._kafka, self._kind = kafka.start(), (version, linked)
         return kafka
 
@@ -138,8 +136,8 @@ def run_row(clusters: Clusters, row: Row, commit: str) -> bool:
         )
     print(
         f"{row.name}: {played.outcomes}, recovery {played.recovery_s} s, stall"
-        f" {played.stall_s} s, hung {played.hung}, {played.errors},"
-        f" {played.wrong or 'nothing wrong'} {played.failed}",
+        f" {played.stall_s} s (cluster {played.cluster_stall_s} s), hung {played.hung},"
+        f" {played.errors}, {played.wrong or 'nothing wrong'} {played.failed}",
         flush=True,
     )
     for text in played.findings:

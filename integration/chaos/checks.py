@@ -235,10 +235,13 @@ class Times:
         recovery_s: from the fault to the first commit that was begun after it and confirmed, for
             the transactional id for which that took longest; None if an id had no such commit.
         stall_s: the longest time for which a transactional id had no confirmed commit.
+        cluster_stall_s: the longest time in which no fresh producer of the probe committed, from
+            its first commit to the writers' end; None if there was none.
     """
 
     recovery_s: float | None
     stall_s: float
+    cluster_stall_s: float | None
 
 
 def times(history: History) -> Times:
@@ -258,4 +261,11 @@ def times(history: History) -> Times:
     known = [at for at in recoveries if at is not None]
     is_whole = fault_at is not None and known and len(known) == len(recoveries)
     recovery = round(max(known) - fault_at, 2) if is_whole and fault_at is not None else None
-    return Times(recovery, round(max(stalls), 2))
+    return Times(recovery, round(max(stalls), 2), _cluster_stall(history))
+
+
+def _cluster_stall(history: History) -> float | None:
+    if not history.probes:
+        return None
+    marks = [*history.probes, max(history.probes[-1], history.last)]
+    return round(max(b - a for a, b in pairwise(marks)), 2)

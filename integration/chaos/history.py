@@ -11,6 +11,7 @@ though the commit succeeded; `at` is "call", "ok" or "error"
 (with "error"). A "told" line has the "outcome" that the application believes. Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
+Lines of the probe: `{"t", "probe": "committed"}`.
 A value is `writer:txn:index:count`; a copied record has `:partition-offset` of its input as well.
 """
 
@@ -119,6 +120,7 @@ class History:
     fault: dict[str, float] = field(default_factory=dict)
     errors: list[Line] = field(default_factory=list)
     inits: list[float] = field(default_factory=list)
+    probes: list[float] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
     copied: dict[str, int] = field(default_factory=dict)
@@ -141,6 +143,8 @@ def add_up(lines: Iterable[Line]) -> History:
             _read(readers, line)
         elif "fault" in line:
             history.fault.setdefault(line["fault"], line["t"])
+        elif "probe" in line:
+            history.probes.append(line["t"])
         elif "copied" in line:
             history.copied.update(line["copied"])
         else:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from integration.chaos.checks import Finding, check, times
 from integration.chaos.history import History, Notes, add_up, load
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
+from integration.chaos.probe import Probe
 from integration.chaos.sight import Beside, fill, read_all, wait_until_settled
 from integration.chaos.strikes import AWAY_S, Scene, fault, held_s
 from integration.chaos.writers import Command, Writers
 from txnproducer import TopicPartition, admin
 from txnproducer.testing import EmbeddedKafka
 
+Watch = Callable[[Callable[[], list[int]]], object]
 PARTITIONS, INPUTS = 4, 4000
 # Enough for a start, the longest fault that is held, and a while after it.
 WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 36.0, 45.0
@@ -47,6 +50,7 @@ class Played:
         hung: how many processes did not end by themselves.
         recovery_s: from the fault to the first commit begun after it.
         stall_s: the longest time without a commit.
+        cluster_stall_s: the longest time without a commit of the probe's fresh producers.
         seconds: the row took, without the start of the cluster.
         failed: why the row could not be played, or nothing.
     """
@@ -61,6 +65,7 @@ class Played:
     hung: int = 0
     recovery_s: float | None = None
     stall_s: float = 0.0
+    cluster_stall_s: float | None = None
     seconds: float = 0.0
     failed: str = ""
 
@@ -68,7 +73,7 @@ class Played:
         return asdict(self)
 
 
-def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: Any) -> Played:
+def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: Watch) -> Played:
     """Play a row on a running cluster.
 
     Args:
@@ -76,13 +81,15 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         row: the row.
         command: returns the command of a writer.
         folder: for histories; it is empty.
-        watch: called with the writers once they exist.
+        watch: called with the processes that are clients once they exist: a function that returns
+            their ids.
     """
     began = time.monotonic()
     played = Played(row.name)
     label = f"{folder.name}-{int(began * 1000) % 10**9}"
     topics = [f"{label}-one", f"{label}-two"] if row.workload == BANK else [f"{label}-one"]
-    for topic in topics:
+    probed = [f"{topic}-probe" for topic in topics]
+    for topic in (*topics, *probed):
         kafka.create_topic(topic, PARTITIONS, config={"min.insync.replicas": "2"})
     servers = kafka.bootstrap_servers
     source = f"{label}-source" if row.workload == COPY else ""
@@ -92,11 +99,12 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
     until = time.monotonic() + _write_s(row)
     jobs = _jobs(row, servers, label, topics, source, until)
     writers = Writers(jobs, command, folder)
-    watch(writers)
     beside = Beside(servers, topics, PARTITIONS, folder / "beside.jsonl")
     notes = Notes(folder / "run.jsonl")
     beside.start()
     writers.start()
+    probe = Probe(replace(jobs[0], topics=probed), folder)
+    watch(lambda: [*writers.pids, probe.pid])
     try:
         _wait_for_commits(writers)
         scene = Scene(kafka, row, topics[0], jobs[0].transactional_id, jobs[0].group, writers)
@@ -112,6 +120,7 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         played.failed = f"{type(error).__name__}: {error}"[:300]
     finally:
         played.hung = writers.finish(until + LAST_CALLS_S)
+        probe.stop()
         beside.stop()
         notes.close()
     try:
@@ -191,6 +200,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     played.producers = len(history.inits)
     figures = times(history)
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
+    played.cluster_stall_s = figures.cluster_stall_s
 
 
 def _outcomes(history: History) -> dict[str, int]:

@@ -1,0 +1,147 @@
+"""Fresh producers beside a row: when could the cluster have taken a transaction?
+
+Why it exists: a writer that stands still may wait for the cluster, or for a time-out of its own. A
+producer that knows nothing yet has no connection, no leader and no transaction to be wrong about.
+If no such producer commits, no client could have gone on.
+
+`python -m integration.chaos.probe JOB` begins an attempt each half a second and notes commits.
+Owns: the attempts, and their transactional ids, which have the coordinator of the row's first
+writer. Must not know: faults, checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from integration.chaos.history import Notes
+from integration.chaos.job import Job
+from txnproducer import ConsumerGroupMetadata, TopicPartition, TransactionalProducer, admin
+from txnproducer.errors import KafkaError
+
+EVERY_S, LIMIT_S = 0.5, 4.0
+# Attempts that hang must not keep the next ones from beginning.
+_IDS = round(LIMIT_S / EVERY_S) + 2
+_TRANSACTIONS, _OFFSETS = "__transaction_state", "__consumer_offsets"
+_LOOK_S = 0.2
+
+
+class Probe:
+    """The probe's process, beside the writers of a row.
+
+    Args:
+        job: of the row's first writer; its topics are the probe's own.
+        folder: for the history and the output.
+    """
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        job = replace(job, writer="probe", history=str(folder / "probe.jsonl"))
+        with (folder / "probe.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "integration.chaos.probe", job.to_json()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End the process. Attempts under way are left to the brokers."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+
+
+class Attempts:
+    """The attempts of one process."""
+
+    def __init__(self, job: Job, transactional_ids: list[str], group: str) -> None:
+        self._job, self._ids, self._group = job, transactional_ids, group
+        self._notes = Notes(Path(job.history))
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        threads = [
+            threading.Thread(target=self._repeat, args=place, daemon=True)
+            for place in enumerate(self._ids)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _repeat(self, place: int, transactional_id: str) -> None:
+        """Make an attempt in each turn of this id, until the job's end."""
+        turn_s = len(self._ids) * EVERY_S
+        due = time.monotonic() + place * EVERY_S
+        while due < self._job.until:
+            time.sleep(max(0.0, due - time.monotonic()))  # the pace of the probe
+            with contextlib.suppress(KafkaError):
+                self._commit(transactional_id)
+                with self._lock:
+                    self._notes.note(probe="committed")
+            due = max(due + turn_s, time.monotonic())
+
+    def _commit(self, transactional_id: str) -> None:
+        job, limit_ms = self._job, round(LIMIT_S * 1000)
+        producer = TransactionalProducer(
+            job.servers,
+            transactional_id,
+            linger_ms=0,
+            request_timeout_ms=limit_ms,
+            delivery_timeout_ms=limit_ms,
+            max_block_ms=limit_ms,
+            transaction_timeout_ms=2 * limit_ms,
+        )
+        try:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for topic, partition in itertools.product(job.topics, range(job.partitions)):
+                producer.send(topic, b"", partition=partition)
+            if job.source:
+                offsets = {TopicPartition(job.source, 0): 0}
+                producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(self._group))
+            producer.commit_transaction()
+        finally:
+            producer.close(timeout=0)
+
+
+def alike(key: str, count: int, partitions: int) -> list[str]:
+    """Return so many names that Kafka gives to the coordinator of `key`."""
+    names = (f"{key}-probe-{number}" for number in itertools.count())
+    same = (name for name in names if _bucket(name, partitions) == _bucket(key, partitions))
+    return list(itertools.islice(same, count))
+
+
+def _bucket(key: str, partitions: int) -> int:
+    return (admin.java_hash(key) & 0x7FFFFFFF) % partitions
+
+
+def _partitions(job: Job, topic: str) -> int:
+    """Wait until there is a coordinators' topic, and return the number of its partitions."""
+    while time.monotonic() < job.until:
+        with contextlib.suppress(KafkaError):
+            if count := admin.partition_count(job.servers, topic):
+                return count
+        time.sleep(_LOOK_S)  # the first writer makes the topic
+    raise SystemExit(f"no {topic}")
+
+
+def main() -> None:
+    job = Job.from_json(sys.argv[1])
+    ids = alike(job.transactional_id, _IDS, _partitions(job, _TRANSACTIONS))
+    group = alike(job.group, 1, _partitions(job, _OFFSETS))[0] if job.source else ""
+    Attempts(job, ids, group).run()
+
+
+if __name__ == "__main__":
+    main()
