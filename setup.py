@@ -56,8 +56,8 @@ AS_THEY_ARE = {
     ),
     "txnproducer._core.sequences": ("partition_map", "sequence_manager"),
 }
-# What several threads read without a lock: compiled, only the GIL would keep their reads whole and
-# in order; interpreted, the interpreter does.
+# Several threads read these without a lock. If they were compiled, only the GIL would keep the
+# reads whole and in order. Interpreted, the interpreter does.
 READ_WITHOUT_LOCK = {"results"}
 HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 DIRECTIVES = {

@@ -23,7 +23,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 hear_ctrl_c()
 
-# What differs between brokers is the broker's part of a version: that is compared elsewhere.
+# The differences between brokers are the broker's part of a version, compared elsewhere.
 _V1_ONCE = (
     "test_columns.py",
     "test_conformance.py",
@@ -36,7 +36,7 @@ _SLOTS = (
     "test_a_batch_that_was_broken_off_is_not_completed_with_other_parts",
     "test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was",
 )
-# What takes longest by itself is begun first, so that no processor waits for it in the end.
+# The longest tests begin first, so that no processor waits for them in the end.
 _LONGEST = ("test_spark_chaos.py", "test_examples.py")
 
 

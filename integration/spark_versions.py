@@ -29,7 +29,7 @@ LONGEST_S = 3600
 
 # The newest of each line; of 4.0 the first, the only one whose Kafka connector resolves whole.
 VERSIONS = ("4.0.0", "4.1.4", "4.3.0")
-# What the tests need beside the package itself.
+# The packages that the tests need beside this one.
 TOOLS = ("pytest>=8.0", "pytest-timeout>=2.3", "confluent-kafka>=2.8")
 
 

@@ -69,7 +69,7 @@ def build_wheel(source: Path, into: Path, **environment: str) -> subprocess.Comp
     """Build a wheel. The environment names the compiler and the implementation."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     variables = {name: value for name, value in os.environ.items() if name != "TXNPRODUCER_IMPL"}
-    # What an earlier build compiled would be found, and packaged.
+    # Modules compiled by an earlier build would be found, and packaged.
     for folder in (source / "build").glob("[bt]*.linux*"):
         shutil.rmtree(folder)
     return subprocess.run(

@@ -41,7 +41,7 @@ def test_a_whole_batch_whose_task_is_killed_before_the_commit_is_run_again(
     report = writer.write(keyless(spark, 300), 0)
     assert Path(strike.marker).exists()
     assert (report.rows, report.transactions, writer._batches.transactions.attempts) == (300, 1, 2)
-    # What the killed task had written was aborted: neither this commit nor the next one takes it.
+    # The killed task's rows were aborted: neither this commit nor the next one takes them.
     writer.write(keyless(spark, 50, first=300), 1)
     wait_for(kafka, topic, expected(350))
 

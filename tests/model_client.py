@@ -146,7 +146,7 @@ class ModelClient:
 
     def _run_due(self, now_ms: int) -> None:
         self._cluster.advance(self._clock.of(now_ms))
-        # What is put off while this runs waits for the next turn, even if it is due at once.
+        # Calls put off while this runs wait for the next turn, even if they are due at once.
         end = next(self._order)
         while self._due and self._due[0][:2] <= (now_ms, end):
             heapq.heappop(self._due)[2](now_ms)

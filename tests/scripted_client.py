@@ -72,7 +72,7 @@ OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPI
 
 Answer = Callable[[Any], Response]
 
-# What Apache Kafka 4.3 offers, as far as a producer cares.
+# The versions that Apache Kafka 4.3 offers, as far as a producer cares.
 MODERN_VERSIONS: dict[ApiKey, ApiVersionRange] = {
     ApiKey.PRODUCE: ApiVersionRange(3, 13),
     ApiKey.METADATA: ApiVersionRange(0, 13),

@@ -56,7 +56,7 @@ SEED_WITHOUT_GIT = 20261121
 MAX_BLOCK_MS = 300
 FLUSH_S = 0.3
 CLOSE_S = 1.0
-# What a call may take longer than its own bound: two threads and a loop on a busy machine.
+# The time that a call may take beyond its own bound: two threads and a loop on a busy machine.
 SLACK_S = 10.0
 TOPICS = ("orders", "totals")
 IDS = "writer"

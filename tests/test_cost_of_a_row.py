@@ -35,7 +35,7 @@ def producer(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "more", "limit"),
     [
-        # What is left are the batches, of some 600 rows each.
+        # The rest are the batches, of some 600 rows each.
         pytest.param(VALUES, {}, 4, id="list"),
         pytest.param(VALUES, {"keys": KEYS}, 4, id="list, keys"),
         pytest.param(np.array(VALUES, "S"), {}, 4, id="NumPy S"),

@@ -35,7 +35,7 @@ from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
 PLACES = [TopicPartition("topic", 0), TopicPartition("topic", 1), TopicPartition("new", 0)]
 CLOSE_S = 5.0
-# What a call may take that waits for nothing but a wake-up; else it waits for `max_block_ms`.
+# The limit of a call that waits for a wake-up alone. A lost one costs it `max_block_ms`.
 PATIENCE_S = 4.0
 VALUE = b"x" * 16_000
 SETTINGS = {

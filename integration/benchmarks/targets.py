@@ -161,7 +161,7 @@ def _memory(results: Results, table: str, work: str, peer: str) -> Iterator[str]
         yield _unknown(f"{work}: {peer}", "there is no run")
         return
     rss, peaks = result.runs[0]["rss"], result.runs[0]["peaks"]
-    # What is freed by the time of a commit was held all the same: peaks decide.
+    # Memory that is free again at a commit was held all the same: peaks decide.
     growth, above = max(peaks) - peaks[0], max(peaks) - rss[0]
     limit = TABLES[table][peer].buffer_bytes / 1e6 + _ABOVE_BUFFER_MB
     yield _line(

@@ -7,7 +7,7 @@ from pathlib import Path
 from txnproducer.testing._maven import MavenRepository
 from txnproducer.testing._paths import cache_dir
 
-# What the connector needs beside what Spark brings along.
+# The connector needs these beside the jars that Spark brings along.
 _WANTED = (
     "spark-sql-kafka-0-10",
     "spark-token-provider-kafka-0-10",

@@ -250,7 +250,7 @@ class Confluent(_Base):
         self._producer.abort_transaction(BLOCK_S)
 
     def close(self) -> None:
-        # What is open is aborted by the next producer of the id.
+        # The next producer of the id aborts the open transaction.
         self._producer.purge()
 
     def verdict(self, error: Exception) -> Verdict:

@@ -68,7 +68,7 @@ def _acls(resource: Resource, name: str) -> list[ACL]:
     acls = []
     for kind, full_name, operation in _IDEMPOTENCE:
         pattern = ResourcePattern(kind, full_name)
-        # What has any ACL at all is no longer open to everybody for the rest.
+        # A resource that has an ACL is no longer open to everybody for the rest.
         acls.append(_acl(pattern, ACLOperation.ALL, ACLPermissionType.ALLOW))
         acls.append(_acl(pattern, operation, ACLPermissionType.DENY))
     return acls

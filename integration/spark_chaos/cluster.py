@@ -43,7 +43,7 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-# What Spark's own scripts open to it on Java 17; the daemons need no more than these.
+# Spark's own scripts open these packages on Java 17; the daemons need no more.
 _OPEN = ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", "sun.nio.ch")
 
 

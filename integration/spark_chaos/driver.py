@@ -47,7 +47,7 @@ def start_spark(master: str, log4j: str, settings: list[str]) -> Any:
         .config("spark.driver.extraJavaOptions", java)
         .config("spark.executor.extraJavaOptions", java)
         .config("spark.sql.shuffle.partitions", "2")
-        # What a killed executor held is asked for once more, and not for fifteen seconds.
+        # The blocks of a killed executor are asked for once more, and not for fifteen seconds.
         .config("spark.shuffle.io.maxRetries", "1")
         .config("spark.shuffle.io.retryWait", "200ms")
         # Spark ends tasks that nobody needs any more where it can. It can't end one that is cut

@@ -101,7 +101,7 @@ class Stage:
         self.kafka = EmbeddedKafka(
             nodes,
             settings={
-                # Who is killed is missed sooner, so that runs are short.
+                # A killed process is missed sooner, so that runs are short.
                 "broker.session.timeout.ms": 6000,
                 "broker.heartbeat.interval.ms": 1000,
             },

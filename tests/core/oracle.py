@@ -24,7 +24,7 @@ ORACLE = json.loads(
 )
 CODES: dict[str, int] = ORACLE["codes"]
 TABLES: dict[str, Table] = {table["name"]: table for table in ORACLE["tables"]}
-# What an application or a broker can see; the other fields show how Java keeps its books.
+# An application or a broker can see these; the other fields show how Java keeps its books.
 MUST_MATCH = frozenset(ORACLE["binding"]["must_match"])
 
 

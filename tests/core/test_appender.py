@@ -511,7 +511,7 @@ def test_a_record_without_key_that_waited_for_memory_joins_another_waiters_batch
 
 
 def test_a_record_that_finds_no_memory_wakes_the_sender():
-    # What lingers is sent then, which is what brings memory.
+    # Lingering batches are sent then, which frees memory.
     harness = CoreHarness(linger_ms=60_000, buffer_memory=40_000, batch_size=16_384)
     harness.start_transaction()
     harness.know_topics()

@@ -32,7 +32,7 @@ from txnproducer.records import ProducerIdAndEpoch
 S = TransactionState
 NEXT = ProducerIdAndEpoch(77, 1)
 
-# What leaves a commit in doubt, and what does not.
+# Failures that leave a commit in doubt, and failures that do not.
 IN_DOUBT = (
     ResponseFailure.DISCONNECTED,
     ResponseFailure.TIMED_OUT,

@@ -24,7 +24,7 @@ from txnproducer.errors import KafkaError
 from txnproducer.sim.apps.interrupts import Interrupted, run_until
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
-# What is done after the exception: whether a step of the sender comes first, and the way out.
+# The calls after the exception: whether a step of the sender comes first, and the way out.
 WAYS = [
     (is_step_first, way)
     for is_step_first in (False, True)

@@ -667,7 +667,7 @@ def test_an_illegal_step_while_a_batch_fails_still_ends_the_batch():
     future = harness.send(is_watched=True)
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
-    # What no scripted answer can bring about: the failure of a batch outside a transaction.
+    # No scripted answer can bring this about: the failure of a batch outside a transaction.
     harness.manager.machine.state = TransactionState.READY
     harness.client.answer_produce(request, ErrorCode.INVALID_RECORD)
     harness.settle()

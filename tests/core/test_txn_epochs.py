@@ -203,7 +203,7 @@ def test_an_upgrade_is_seen_at_the_end_and_costs_a_bump():
     driver.client.set_transaction_version(2)
     assert not driver.manager.identity.is_transaction_v2_enabled
     commit = driver.manager.begin_commit()
-    # What is left of this transaction is still written as it was begun.
+    # The rest of this transaction is still written as it was begun.
     assert not driver.manager.identity.is_transaction_v2_enabled
     assert not driver.expect(EndTxnRequest).is_transaction_v2_enabled
     assert not commit.is_completed

@@ -140,7 +140,7 @@ class RecordBatchBuilderTests:
             (BASE_MS, b"key", b"plain", ()),
         ]
 
-    # What append does and says
+    # append: effect and return value
 
     @pytest.mark.conformance("5.03")
     @pytest.mark.parametrize("size_limit_bytes", [0, 1, 61, 100])

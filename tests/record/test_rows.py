@@ -277,7 +277,7 @@ class RowsTests:
 
         assert buffer.record_count == 0
 
-    # What a row is
+    # the shape of a row
 
     @each_implementation
     @given(drawn=laid_out_rows())

@@ -37,7 +37,7 @@ def joined(lines: Iterable[str]) -> list[str]:
             begin, _, totals = stretches.pop()
             totals.add(Totals.from_json(each))
             stretches.append((begin, end, totals))
-        # What else begins within a stretch was run twice, by two commands at the same time.
+        # Seeds that begin within a stretch were run twice, by two commands at the same time.
     return [
         json.dumps(
             {"version": version, "first_seed": begin, "seed_count": end - begin} | totals.to_json()

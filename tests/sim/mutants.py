@@ -847,7 +847,7 @@ MUTANTS = (
     ),
 )
 
-# What a mutant's text may need besides.
+# Names that a mutant's text may need besides.
 HELPERS = {
     "claim-at-the-first-row": """
 

@@ -115,7 +115,7 @@ def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, obj
     if name:
         (mutant,) = (m for m in all_mutants() if m.name == name)
         install(mutant)
-    # What the package itself imports, sockets and another client, is no part of this world, and
+    # The package's own imports, sockets and another client, are no part of this world, and
     # takes half of the time until it begins.
     sys.modules["txnproducer"] = package = ModuleType("txnproducer")
     package.__path__ = [str(ROOT / "txnproducer")]
@@ -151,7 +151,7 @@ def ask(
         text=True,
         check=False,
         cwd=ROOT,
-        # What is mutated is a source; compiled modules would be taken in its place.
+        # The source is mutated; a compiled module would be taken in its place.
         env={**os.environ, "TXNPRODUCER_IMPL": "python"},
         timeout=3600,
     )

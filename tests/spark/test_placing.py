@@ -108,7 +108,7 @@ def test_rows_that_cannot_be_counted_are_shuffled(monkeypatch):
 
 
 def test_numbers_are_hashed_as_spark_does():
-    # What Spark's own `hash` function returns for the ints from 0.
+    # The results of Spark's own `hash` function for the ints from 0.
     hashes = [933211791, -559580957, 1765031574, -1823081949, -397064898, 1023896466, -331964951]
     assert [spark_hash(number) for number in range(7)] == hashes
 

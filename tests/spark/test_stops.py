@@ -12,7 +12,7 @@ from tests.spark.fake_context import FakeContext
 from txnproducer.spark.errors import StoppedError
 from txnproducer.spark.session import brief_stop, tells_of_stop
 
-# What Spark's StreamExecution takes for an interrupted query, in the text of what Python raises.
+# Spark's StreamExecution takes these for an interrupted query, in the text of Python's exception.
 SPARKS = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
     r"((.|\r\n|\r|\n)*)(java\.lang\.InterruptedException)"

@@ -8,7 +8,7 @@ from typing import Any
 
 from txnproducer._wire import kafka_python as kp
 
-# What the fake brokers of these tests offer: api key to newest version.
+# The offer of the fake brokers of these tests: api key to newest version.
 OFFER = {0: 13, 3: 12, 10: 6, 17: 1, 18: 4, 22: 5, 24: 3, 25: 4, 26: 5, 28: 5, 36: 2, 65: 0}
 
 

@@ -10,7 +10,7 @@ import sys
 from txnproducer._record.implementation import IMPL
 from txnproducer._wire.wakeup import Wakeup
 
-# What is registered first runs last: after everything that `weakref.finalize` would close by then.
+# A function registered first runs last: after everything that `weakref.finalize` would close.
 AT_EXIT = """
 import atexit
 wakeups = []

@@ -178,7 +178,7 @@ class BaseProducer:
                 a moment later is not waited for.
         """
         left_s = (deadline_ms - self._platform.monotonic_ms()) / 1000
-        # What is left goes to the end in good order. The forced end has only the moment after it.
+        # The time left goes to the end in good order. The forced end has only the moment after it.
         self._close(max(0.0, left_s), max(_SHORT_S, min(left_s, 0.0) + _EXIT_MOMENT_S))
 
     def _close(self, limit_s: float, *forced_s: float) -> None:

@@ -321,7 +321,7 @@ class TransactionInquiry:
     def _retry(self, error: KafkaError, now_ms: int) -> None:
         _LOG.debug("asking again about %r: %s", self._transactional_id, error)
         self._last_try = error
-        # Whatever the error was: a look-up costs little, and the coordinator often has moved.
+        # Any error is reason enough: a look-up costs little, and the coordinator often has moved.
         self._coordinator = None
         self._not_before_ms = now_ms + self._backoff.draw_ms(self._attempts)
         self._attempts += 1
