@@ -23,9 +23,9 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
     ("target", "cluster_s", "says"),
     [
         ("leader", None, "no probe"),
-        ("leader", 11.2, "Our cluster took no transaction for 11.2 s, the other one for 7.5 s."),
+        ("leader", 11.2, "Our cluster took no transaction for 11.2 s (there 7.5 s)."),
         ("client", 0.6, "The fault held the client"),
-        ("leader", 9.9, "**Ours was slow**: a fresh producer stood still for 9.9 s"),
+        ("leader", 9.9, "**Ours was slow**: fresh producers stood still for 9.9 s (there 7.5 s)"),
     ],
 )
 def test_a_row_in_which_another_client_was_quicker_says_why(

@@ -241,17 +241,12 @@ def _why(ours: Line, best: Line) -> str:
     cluster = ours.get("cluster_stall_s")
     if cluster is None:
         return "There was no probe yet."
+    there = "" if best.get("cluster_stall_s") is None else f" (there {_cluster(best)} s)"
     if ours["stall_s"] <= cluster + _NOTICE_S:
-        return (
-            f"Our cluster took no transaction for {_cluster(ours)} s, the other one for"
-            f" {_cluster(best)} s."
-        )
+        return f"Our cluster took no transaction for {cluster:.1f} s{there}."
     if _parts(ours)[2] == CLIENT:
-        return f"The fault held the client; fresh producers stood still for {_cluster(ours)} s."
-    return (
-        f"**Ours was slow**: a fresh producer stood still for {_cluster(ours)} s, beside the other"
-        f" client for {_cluster(best)} s."
-    )
+        return f"The fault held the client; fresh producers stood still for {cluster:.1f} s."
+    return f"**Ours was slow**: fresh producers stood still for {cluster:.1f} s{there}."
 
 
 def main() -> int:
