@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import warnings
 from typing import Any
@@ -13,6 +14,7 @@ from tests.live_client import commits_sent
 from tests.waiting import wait_until
 from txnproducer import TransactionalProducer
 from txnproducer._shell import base_producer, live_producers
+from txnproducer._shell.io_thread import IoThread
 from txnproducer._wire.wakeup import Wakeup
 
 PATIENCE_S = 10.0
@@ -104,3 +106,26 @@ def test_open_producers_are_closed_at_exit(ready, client):
     live_producers._close_all()
     assert commits_sent(client) == [False]
     assert client.is_closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_transaction_of_a_producer_that_was_dropped_is_aborted_before_the_exit(
+    client, monkeypatch, caplog
+):
+    """The loop stands still at the drop, as one whose processor is taken does."""
+    caplog.set_level(logging.CRITICAL, "txnproducer")  # a record would keep the producer
+    one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
+    one.init_transactions()
+    one.begin_transaction()
+    one.send("topic", b"value").result(PATIENCE_S)
+    io, goes_on, step = one._io, threading.Event(), IoThread._go_on_closing
+    monkeypatch.setattr(
+        IoThread, "_go_on_closing", lambda *a: goes_on.wait(PATIENCE_S) and step(*a)
+    )
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        del one
+    threading.Timer(0.1, goes_on.set).start()
+    live_producers._close_all()
+    assert io.has_ended
+    assert commits_sent(client) == [False]
+    assert not live_producers._all_orphans()

@@ -58,10 +58,6 @@ _ENDED: Mapping[Callable[[str], KafkaError] | None, str] = {
 }
 # Added to a time-out of the core, so that its answer can reach the caller.
 _MOMENT_S = 2.0
-# At the interpreter's exit, for all producers together, and at least `_SHORT_S` for each: a forced
-# end takes milliseconds, unless a callback blocks.
-_EXIT_MOMENT_S = 1.0
-_SHORT_S = 0.05
 # The wait for the coordinator's answer why a transaction was lost, before a call raises its error.
 _EVIDENCE_S = LONGEST_MS / 1000
 
@@ -177,9 +173,7 @@ class BaseProducer:
             deadline_ms: when everything that is left fails by force. A callback that still blocks
                 a moment later is not waited for.
         """
-        left_s = (deadline_ms - self._platform.monotonic_ms()) / 1000
-        # The time left goes to the end in good order. The forced end has only the moment after it.
-        self._close(max(0.0, left_s), max(_SHORT_S, min(left_s, 0.0) + _EXIT_MOMENT_S))
+        self._close(*live_producers.exit_limits(deadline_ms))
 
     def _close(self, limit_s: float, *forced_s: float) -> None:
         if self._refusal not in (None, refusals.closed):
@@ -226,7 +220,7 @@ class BaseProducer:
         self._refuse(refusals.forked)
         self._io.disown()
 
-    def __del__(self) -> None:
+    def __del__(self, adopt: Callable[[IoThread], None] = live_producers.adopt) -> None:
         # No name of this module is used: at the interpreter's end they may be gone. A producer
         # that is open at that time has been closed before (`live_producers`). An object whose
         # constructor failed early has no `_refusal`.
@@ -237,7 +231,8 @@ class BaseProducer:
             # Also if the warning is an error, or the constructor or `close` was interrupted: the
             # thread may not know about the end.
             if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
-                io.orphan()
+                if io.orphan():
+                    adopt(io)  # it may have a transaction to abort, and the interpreter may exit
 
     def _warn_of_drop(self) -> None:
         manager = self._core.transaction_manager

@@ -5,8 +5,9 @@ At exit, an open transaction would be left to its time-out. No call of the produ
 two moments, so the interpreter's hooks have to reach it.
 Owns: the register of open producers, the hooks of the interpreter.
 Must not know: what a producer does beyond the calls below.
-Rules: a producer is registered weakly until its thread has ended, and the hooks never raise. At
-exit all producers begin to close before the first wait, and one deadline holds for all of them.
+Rules: a producer is registered weakly until its thread has ended, and the hooks never raise. If it
+is dropped before, its loop takes its place: it may have a transaction to abort. At exit all begin
+to close before the first wait, and one deadline holds for all of them.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ import atexit
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 from weakref import ref
 
 from txnproducer._wire.platform import SYSTEM
 
-__all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
+__all__ = ["AT_EXIT_TIMEOUT_S", "adopt", "exit_limits", "forget", "remember"]
 
 _LOG = logging.getLogger(__name__)
 
 # Shared by all producers: a process should end soon, and a supervisor may kill it after ten.
 AT_EXIT_TIMEOUT_S = 5.0
+# After that for all together, and at least `_SHORT_S` for each: a forced end takes milliseconds,
+# unless a callback blocks.
+_EXIT_MOMENT_S = 1.0
+_SHORT_S = 0.05
 
 
 class LiveProducer(Protocol):
@@ -44,8 +50,31 @@ class LiveProducer(Protocol):
         ...
 
 
+class Loop(Protocol):
+    """The loop of a producer that was dropped."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, and with it all its work."""
+        ...
+
+    def initiate_close_at_exit(self) -> None:
+        """Begin to end, without waiting."""
+        ...
+
+    def close(self, timeout_s: float, forced_s: float | None = None) -> bool:
+        """End in good order within a time, and then by force."""
+        ...
+
+    def disown(self) -> None:
+        """As a producer."""
+        ...
+
+
 # By their ids. Not a WeakSet: iterating over one fails while other threads open producers.
 _live: dict[int, ref[LiveProducer]] = {}
+# Weak as well: the thread keeps its loop until it has ended.
+_orphans: dict[int, ref[Loop]] = {}
 
 
 def remember(producer: LiveProducer) -> None:
@@ -60,24 +89,46 @@ def forget(producer: LiveProducer) -> None:
     _live.pop(id(producer), None)
 
 
+def adopt(loop: Loop) -> None:
+    """Register the loop of a producer that was dropped before it had ended. Takes no lock."""
+    key = id(loop)
+    _orphans[key] = ref(loop, lambda _: _orphans.pop(key, None))
+
+
+def exit_limits(deadline_ms: int) -> tuple[float, float]:
+    """Return the seconds for an end in good order, and for a forced one after it."""
+    left_s = (deadline_ms - SYSTEM.monotonic_ms()) / 1000
+    # The time left goes to the end in good order. The forced end has only the moment after it.
+    return max(0.0, left_s), max(_SHORT_S, min(left_s, 0.0) + _EXIT_MOMENT_S)
+
+
 def _all() -> list[LiveProducer]:
     return [producer for each in list(_live.values()) if (producer := each()) is not None]
 
 
+def _all_orphans() -> list[Loop]:
+    loops = [loop for each in list(_orphans.values()) if (loop := each()) is not None]
+    return [loop for loop in loops if not loop.has_ended]
+
+
 def _close_all() -> None:
     """Close the producers that the program left open, which aborts their open transactions."""
-    producers = _all()
+    producers, orphans = _all(), _all_orphans()
+    # All begin before the first is waited for, so that they share the time.
     for producer in producers:
-        # All begin before the first is waited for, so that they share the time.
         _try(producer.initiate_close)
+    for loop in orphans:
+        _try(loop.initiate_close_at_exit)
     deadline_ms = SYSTEM.monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
     for producer in producers:
-        _try(producer.close_by, deadline_ms)
+        _try(partial(producer.close_by, deadline_ms))
+    for loop in orphans:
+        _try(partial(loop.close, *exit_limits(deadline_ms)))
 
 
-def _try(step: Callable[..., None], *arguments: int) -> None:
+def _try(step: Callable[[], object]) -> None:
     try:
-        step(*arguments)
+        step()
     except Exception:  # noqa: BLE001 - the others must be closed as well
         _LOG.exception("could not close a producer at exit")
 
@@ -87,7 +138,10 @@ def _disown_all() -> None:
         # Takes no lock: another thread may have held it at the fork, and that thread is not in the
         # child.
         producer.disown()
+    for loop in _all_orphans():
+        loop.disown()
     _live.clear()
+    _orphans.clear()
 
 
 atexit.register(_close_all)
