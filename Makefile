@@ -158,9 +158,10 @@ chaos-spark: .venv/.installed-dev $(BENCH_SPARK)/.installed  ## kill Spark's and
 soak: .venv/.installed-dev  ## an hour of mixed load with a fault a minute: nothing may grow (ARGS="--minutes 10")
 	$(BIN)/python -m integration.soak $(ARGS)
 
-fuzz: .venv/.installed-dev  ## a million damaged answers for every decoder, and 20,000 for whole producers
+fuzz: .venv/.installed-dev  ## a million damaged answers, and processes that end in every way through cut connections
 	$(BIN)/python -m tests.fuzz.decoders --count 1000000 $(ARGS)
 	$(BIN)/python -m tests.fuzz.producers --count 20000 $(ARGS)
+	$(BIN)/python -m tests.fuzz.processes --rounds 200
 
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
 	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 \

@@ -12,6 +12,7 @@ import contextlib
 import random
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -38,6 +39,9 @@ class CuttingProxy:
         silent: the share that is accepted and never answered. There are never two in a row: a load
             balancer that has found a dead broker out takes another one. A TLS greeting, by which
             a client finds out why it was cut, is never answered.
+        most_bytes: how many bytes a connection carries at most, both ways; None for no limit. The
+            cut then comes in the midst of a frame.
+        tls: whether the broker speaks TLS, so that a TLS greeting is carried like all else.
 
     Attributes:
         port: where it listens.
@@ -51,12 +55,17 @@ class CuttingProxy:
         longest_s: float = 0.4,
         early: float = 0.2,
         silent: float = 0.0,
+        most_bytes: int | None = None,
+        *,
+        tls: bool = False,
     ) -> None:
         self._address = address
         self._rng = random.Random(seed)
         self._longest_s = longest_s
         self._early = early
         self._silent = silent
+        self._most_bytes = most_bytes
+        self._tls = tls
         self._was_silent = False
         self._is_closed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -116,14 +125,16 @@ class CuttingProxy:
 
     def _carry(self, client: socket.socket, life_s: float) -> None:
         end = time.monotonic() + life_s
+        left = sys.maxsize if self._most_bytes is None else self._rng.randrange(self._most_bytes)
         with client, socket.create_connection(self._address, _PATIENCE_S) as upstream:
             other = {client: upstream, upstream: client}
-            while not self._is_closed.is_set() and (left_s := end - time.monotonic()) > 0:
+            while not self._is_closed.is_set() and left and (left_s := end - time.monotonic()) > 0:
                 for source in select.select([client, upstream], [], [], min(left_s, 0.1))[0]:
-                    part = _received(source)
+                    part = _received(source)[:left]
                     if not part:
                         return
-                    if source is client and part.startswith(_GREETING):
+                    left -= len(part)
+                    if source is client and not self._tls and part.startswith(_GREETING):
                         self.counts[GREETED] += 1
                         self._keep_silent(client)
                         return

@@ -20,7 +20,16 @@ ROOT = Path(__file__).parents[2]
 )
 @pytest.mark.parametrize(("module", "count"), [("decoders", 100_000), ("producers", 1_000)])
 def test_a_damaged_answer_costs_no_more_than_its_connection(module: str, count: int) -> None:
-    command = [sys.executable, "-m", f"tests.fuzz.{module}", "--count", str(count)]
+    assert_runs(f"tests.fuzz.{module}", "--count", str(count))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts a process's descriptors in /proc")
+def test_processes_that_end_in_every_way_are_told_the_truth() -> None:
+    assert_runs("tests.fuzz.processes", "--rounds", "6")
+
+
+def assert_runs(*arguments: str) -> None:
+    command = [sys.executable, "-m", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
