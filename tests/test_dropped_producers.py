@@ -112,7 +112,7 @@ def test_open_producers_are_closed_at_exit(ready, client):
 def test_the_transaction_of_a_producer_that_was_dropped_is_aborted_before_the_exit(
     client, monkeypatch, caplog
 ):
-    """The loop stands still at the drop, as one whose processor is taken does."""
+    """The loop stands still at the drop, as on a busy machine."""
     caplog.set_level(logging.CRITICAL, "txnproducer")  # a record would keep the producer
     one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
     one.init_transactions()

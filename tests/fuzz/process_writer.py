@@ -137,7 +137,7 @@ class Writer:
         return goes_on
 
     def _verdict(self, error: BaseException | None) -> tuple[str, bool]:
-        """Return what a commit's end means, and whether the producer goes on."""
+        """Return the outcome after a commit, and whether the producer goes on."""
         if error is None:
             return COMMITTED, True
         recovery = getattr(error, "recovery", None)

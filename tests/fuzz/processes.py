@@ -272,7 +272,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def play(seed: int, number: int) -> Round:
-    """Play a round, and say what was wrong."""
+    """Play a round, and print its findings."""
     with tempfile.TemporaryDirectory() as folder:
         played = Round(seed, number, Path(folder))
         played.run()

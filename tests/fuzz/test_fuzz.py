@@ -24,7 +24,7 @@ def test_a_damaged_answer_costs_no_more_than_its_connection(module: str, count: 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts a process's descriptors in /proc")
-def test_processes_that_end_in_every_way_are_told_the_truth() -> None:
+def test_the_outcomes_are_true_however_a_process_ends() -> None:
     assert_runs("tests.fuzz.processes", "--rounds", "6")
 
 
