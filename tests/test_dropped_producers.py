@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
+import os
 import threading
 import warnings
 from typing import Any
@@ -92,7 +92,7 @@ def test_a_dropped_producer_is_not_kept_to_be_closed_at_exit():
 
     known = len(live_producers._all())
     producer: Any = Producer()
-    live_producers.remember(producer)
+    live_producers.remember(producer, Producer())
     assert len(live_producers._all()) == known + 1
     del producer
     gc.collect()
@@ -108,12 +108,12 @@ def test_open_producers_are_closed_at_exit(ready, client):
     assert client.is_closed
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_transaction_of_a_producer_that_was_dropped_is_aborted_before_the_exit(
-    client, monkeypatch, caplog
-):
-    """The loop stands still at the drop, as on a busy machine."""
-    caplog.set_level(logging.CRITICAL, "txnproducer")  # a record would keep the producer
+@pytest.fixture
+def dropped(client, monkeypatch):
+    """The loop of a producer that was dropped with a transaction open.
+
+    It stands still for a moment, as on a busy machine.
+    """
     one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
     one.init_transactions()
     one.begin_transaction()
@@ -125,7 +125,52 @@ def test_the_transaction_of_a_producer_that_was_dropped_is_aborted_before_the_ex
     with pytest.warns(ResourceWarning, match="unclosed"):
         del one
     threading.Timer(0.1, goes_on.set).start()
+    yield io
+    wait_until(lambda: io.has_ended)
+
+
+def test_the_transaction_of_a_producer_that_was_dropped_is_aborted_before_the_exit(
+    client, dropped
+):
     live_producers._close_all()
-    assert io.has_ended
+    assert dropped.has_ended
     assert commits_sent(client) == [False]
-    assert not live_producers._all_orphans()
+    assert not live_producers._running_loops()
+
+
+# Forking beside threads is the point.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_leaves_the_loop_of_a_dropped_producer_to_its_parent(client, dropped):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if dropped._must_stop and not live_producers._running_loops() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    wait_until(lambda: commits_sent(client) == [False])
+
+
+def test_a_producer_that_the_collector_is_about_to_finalize_is_known_at_the_exit(ready, client):
+    """The collector clears the weak references to an object before it calls `__del__`."""
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    live_producers.forget(ready)
+    live_producers._close_all()
+    assert commits_sent(client) == [False]
+    assert ready._io.has_ended
+
+
+def test_a_finalizer_on_the_loops_own_thread_closes_in_good_order(ready, client, monkeypatch):
+    """The collector may run it there between two turns, where no lock is held."""
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    poll = client.poll
+
+    def collect(*arguments):
+        monkeypatch.setattr(client, "poll", poll)
+        ready.close()
+        return poll(*arguments)
+
+    monkeypatch.setattr(client, "poll", collect)
+    client.wakeup()
+    wait_until(lambda: ready._io.has_ended)
+    assert commits_sent(client) == [False]

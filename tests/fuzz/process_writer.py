@@ -34,6 +34,7 @@ from txnproducer.errors import ForkedProducerError, IllegalStateError, KafkaErro
 
 BROKEN: Final = 70
 RAISED: Final = 1
+THE_END: Final = "the end of this process"
 LEFT_OPEN, CLOSED, EXITED, RAISES, CUT_SHORT = "left open", "closed", "exit", "raises", "_exit"
 ENDS: Final = (LEFT_OPEN, CLOSED, EXITED, RAISES, CUT_SHORT)
 MAX_BLOCK_MS: Final = 3_000
@@ -243,7 +244,7 @@ class Writer:
         if end == EXITED:
             sys.exit(0)
         if end == RAISES:
-            raise RuntimeError("the end of this process")
+            raise RuntimeError(THE_END)
         if end == CUT_SHORT:
             os._exit(0)
 

@@ -42,6 +42,7 @@ from tests.fuzz.process_writer import (
     PROOFS,
     RAISED,
     RAISES,
+    THE_END,
     Orders,
 )
 from txnproducer.testing import InMemoryKafka
@@ -238,8 +239,9 @@ class Round:
     def _judge_end(self, name: str, end: str, code: int, log: str) -> None:
         self.ends[end] += 1
         # A producer that cannot go on is closed, whatever the orders were.
-        allowed = {RAISES: (RAISED, 0), "killed": (-signal.SIGKILL, 0, RAISED)}.get(end, (0,))
-        if code not in allowed or any(words in log for words in _UNEXPECTED):
+        allowed = {RAISES: (0, RAISED), "killed": (-signal.SIGKILL, 0, RAISED)}.get(end, (0,))
+        is_ordered = code != RAISED or THE_END in log
+        if code not in allowed or not is_ordered or any(words in log for words in _UNEXPECTED):
             said = "a rule is broken" if code == BROKEN else f"exit code {code}"
             self.wrong.append(f"{name} ({end}): {said}: {log[-1500:]}")
 

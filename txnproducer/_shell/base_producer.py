@@ -103,7 +103,7 @@ class BaseProducer:
         # interrupted constructor leaves a producer that can be closed.
         self._io.start(self._core)
         self._refusal = None
-        live_producers.remember(self)
+        live_producers.remember(self, self._io)
 
     def _prepare(self, config: ProducerConfig) -> None:
         """Make the parts of a subclass. The core exists, and its thread has not started yet."""
@@ -180,8 +180,9 @@ class BaseProducer:
             return
         is_first = self._refusal is None
         self._refuse(refusals.closed)
-        # A later call waits for the end, at the latest the one at the interpreter's exit.
-        if self._lock.is_mine():
+        # Here no thread may wait: a finalizer that runs while its thread holds the lock, or on the
+        # loop's own thread. A later call waits, at the latest the one at the interpreter's exit.
+        if self._lock.is_mine() or (self._io.is_current and not self._io.callbacks.are_running):
             self._io.orphan()
             return
         if not is_first and not self._io.can_wait_for_end:
@@ -220,7 +221,7 @@ class BaseProducer:
         self._refuse(refusals.forked)
         self._io.disown()
 
-    def __del__(self, adopt: Callable[[IoThread], None] = live_producers.adopt) -> None:
+    def __del__(self) -> None:
         # No name of this module is used: at the interpreter's end they may be gone. A producer
         # that is open at that time has been closed before (`live_producers`). An object whose
         # constructor failed early has no `_refusal`.
@@ -231,16 +232,15 @@ class BaseProducer:
             # Also if the warning is an error, or the constructor or `close` was interrupted: the
             # thread may not know about the end.
             if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
-                if io.orphan():
-                    adopt(io)  # it may have a transaction to abort, and the interpreter may exit
+                io.orphan()
 
     def _warn_of_drop(self) -> None:
         manager = self._core.transaction_manager
         if manager is not None and manager.machine.has_ongoing_transaction:
             _LOG.warning(
-                "%r was dropped with a transaction open, which is aborted: use `with`, or call"
+                "%s was dropped with a transaction open, which is aborted: use `with`, or call"
                 " close()",
-                self,
+                repr(self),  # not itself: a handler that keeps records would keep the producer
             )
         warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 3)
 

@@ -29,12 +29,16 @@ class DeliveryCallbacks:
     Args:
         name: the thread's name, for the log.
         lock: guards the core.
+
+    Attributes:
+        are_running: whether a callback runs now.
     """
 
     def __init__(self, name: str, lock: CoreLock) -> None:
         self._name = name
         self._lock = lock
         self._refused: list[tuple[refusals.Lost, BaseException]] = []
+        self.are_running = False
 
     def note_refused(self, lost: refusals.Lost, error: BaseException) -> None:
         """Remember an error that a call is about to raise in a callback.
@@ -56,6 +60,7 @@ class DeliveryCallbacks:
             notify: wakes the waiting threads whose condition holds. Called with the lock held.
         """
         for batch in batches:
+            self.are_running = True
             try:
                 batch.run()
             except BaseException as error:  # noqa: BLE001 - logged; the loop goes on
@@ -67,6 +72,7 @@ class DeliveryCallbacks:
                     error,
                 )
             finally:
+                self.are_running = False
                 with self._lock:
                     # Before the callbacks count as finished: a commit that waits for them must see
                     # that a record was lost.

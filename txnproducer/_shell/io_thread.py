@@ -254,15 +254,14 @@ class IoThread:
         with self.lock:
             self.poke()
 
-    def orphan(self) -> bool:
-        """Let the loop deliver its records and end: no caller is left. Return whether it runs."""
+    def orphan(self) -> None:
+        """Let the loop deliver the records that it has and then end, since no caller is left."""
         # No lock is taken: this runs in a finalizer, perhaps on a thread that holds the lock. A
         # loop that must stop ends anyway, or (in a fork) belongs to the parent process. Without a
         # thread the wake-up's descriptor may be closed, and its number be another file's.
-        if is_running := not self._must_stop and self._thread.ident is not None:
+        if not self._must_stop and self._thread.ident is not None:
             self._is_orphaned = True
             self._client.wakeup()
-        return is_running
 
     def disown(self) -> None:
         """Note that this process is a fork of the one that made this object. Call it first.

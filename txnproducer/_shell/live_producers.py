@@ -5,9 +5,11 @@ At exit, an open transaction would be left to its time-out. No call of the produ
 two moments, so the interpreter's hooks have to reach it.
 Owns: the register of open producers, the hooks of the interpreter.
 Must not know: what a producer does beyond the calls below.
-Rules: a producer is registered weakly until its thread has ended, and the hooks never raise. If it
-is dropped before, its loop takes its place: it may have a transaction to abort. At exit all begin
-to close before the first wait, and one deadline holds for all of them.
+Rules:
+* A producer and its loop are registered weakly until they have ended. The loop outlives a producer
+  that is dropped, as its thread keeps it, and may have a transaction to abort.
+* The hooks raise no `Exception`.
+* At exit all begin to close before the first wait, and one deadline holds for all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from weakref import ref
 
 from txnproducer._wire.platform import SYSTEM
 
-__all__ = ["AT_EXIT_TIMEOUT_S", "adopt", "exit_limits", "forget", "remember"]
+__all__ = ["AT_EXIT_TIMEOUT_S", "exit_limits", "forget", "remember"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class LiveProducer(Protocol):
 
 
 class Loop(Protocol):
-    """The loop of a producer that was dropped."""
+    """The loop of a producer, as these hooks see it if the producer was dropped."""
 
     @property
     def has_ended(self) -> bool:
@@ -73,26 +75,22 @@ class Loop(Protocol):
 
 # By their ids. Not a WeakSet: iterating over one fails while other threads open producers.
 _live: dict[int, ref[LiveProducer]] = {}
-# Weak as well: the thread keeps its loop until it has ended.
-_orphans: dict[int, ref[Loop]] = {}
+_loops: dict[int, ref[Loop]] = {}
 
 
-def remember(producer: LiveProducer) -> None:
+def remember(producer: LiveProducer, loop: Loop) -> None:
     """Register a producer that was opened."""
-    key = id(producer)
     # Weak: the register must not keep a dropped producer, and its thread, alive until the exit.
+    key, loop_key = id(producer), id(loop)
     _live[key] = ref(producer, lambda _: _live.pop(key, None))
+    # From the begin: the collector clears the weak references to a producer before it calls
+    # `__del__`, and the interpreter may exit in between.
+    _loops[loop_key] = ref(loop, lambda _: _loops.pop(loop_key, None))
 
 
 def forget(producer: LiveProducer) -> None:
     """Drop a producer whose thread has ended."""
     _live.pop(id(producer), None)
-
-
-def adopt(loop: Loop) -> None:
-    """Register the loop of a producer that was dropped before it had ended. Takes no lock."""
-    key = id(loop)
-    _orphans[key] = ref(loop, lambda _: _orphans.pop(key, None))
 
 
 def exit_limits(deadline_ms: int) -> tuple[float, float]:
@@ -106,23 +104,23 @@ def _all() -> list[LiveProducer]:
     return [producer for each in list(_live.values()) if (producer := each()) is not None]
 
 
-def _all_orphans() -> list[Loop]:
-    loops = [loop for each in list(_orphans.values()) if (loop := each()) is not None]
+def _running_loops() -> list[Loop]:
+    loops = [loop for each in list(_loops.values()) if (loop := each()) is not None]
     return [loop for loop in loops if not loop.has_ended]
 
 
 def _close_all() -> None:
     """Close the producers that the program left open, which aborts their open transactions."""
-    producers, orphans = _all(), _all_orphans()
+    producers, loops = _all(), _running_loops()
     # All begin before the first is waited for, so that they share the time.
     for producer in producers:
         _try(producer.initiate_close)
-    for loop in orphans:
+    for loop in loops:
         _try(loop.initiate_close_at_exit)
     deadline_ms = SYSTEM.monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
     for producer in producers:
         _try(partial(producer.close_by, deadline_ms))
-    for loop in orphans:
+    for loop in _running_loops():
         _try(partial(loop.close, *exit_limits(deadline_ms)))
 
 
@@ -138,10 +136,10 @@ def _disown_all() -> None:
         # Takes no lock: another thread may have held it at the fork, and that thread is not in the
         # child.
         producer.disown()
-    for loop in _all_orphans():
+    for loop in _running_loops():
         loop.disown()
     _live.clear()
-    _orphans.clear()
+    _loops.clear()
 
 
 atexit.register(_close_all)
