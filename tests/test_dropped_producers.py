@@ -92,7 +92,8 @@ def test_a_dropped_producer_is_not_kept_to_be_closed_at_exit():
 
     known = len(live_producers._all())
     producer: Any = Producer()
-    live_producers.remember(producer, Producer())
+    loop: Any = Producer()
+    live_producers.remember(producer, loop)
     assert len(live_producers._all()) == known + 1
     del producer
     gc.collect()

@@ -58,10 +58,19 @@ EVERY = """Times in seconds. Recovery counts from the fault to the first commit 
     longest time in which a probe did not commit either; rows that were played before there was
     one have none."""
 QUICKER = """One cluster elects new leaders sooner than the next one, by chance. So a probe runs
-    beside each row: every half a second a fresh producer begins a transaction with the same
-    coordinator and the same brokers, and has 4 s to commit it. As long as no fresh producer
-    commits, no client can. The list has each row in which another client's longest stall was
-    shorter than ours by more than half a second, which is the probe's step."""
+    beside each row: every half a second a fresh producer of ours begins a transaction with the
+    same coordinator, in topics of its own on the same brokers, and has 4 s for each call. If no
+    fresh producer commits, the wait is most probably the cluster's. The list has each row in
+    which another client's longest stall was shorter than ours by more than half a second."""
+ROWS = """A row's name has the client, the fault, its target, the workload and the cluster's
+    `transaction.version` at the start. Workloads: `plain` is one writer, with twelve records in
+    a transaction. `bank` is two writers, and each transaction
+    writes one record to each of two topics. `takeover` is two writers that take one id from each
+    other, and leave a transaction open each time. `copy` is two members of a group that copy a
+    topic with their offsets in the transaction, and that join and leave. Every fifth transaction
+    is aborted. "Full disk" limits the
+    size of a broker's files, for which Kafka ends that broker. "Version raised" raises
+    `transaction.version` from 1 to 2 under load."""
 # The probe's step, and the time that a client may need to notice what a fresh one sees at once.
 _STEP_S, _NOTICE_S = 0.5, 1.5
 # The causes of findings, where they were looked for.
@@ -123,6 +132,7 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
         yield from _text(
             text.format(planned=planned, played=len(lines), all=planned * len(CLIENTS))
         )
+    yield from _text(ROWS)
     yield from ("## By client", "")
     yield from table(
         ("client", "version", "rows", *TOLD, "hung", "wrong"),

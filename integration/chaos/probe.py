@@ -2,7 +2,7 @@
 
 Why it exists: a writer that stands still may wait for the cluster, or for a time-out of its own. A
 producer that knows nothing yet has no connection, no leader and no transaction to be wrong about.
-If no such producer commits, no client could have gone on.
+If no such producer commits, the wait is most probably the cluster's.
 
 `python -m integration.chaos.probe JOB` begins an attempt each half a second and notes commits.
 Owns: the attempts, and their transactional ids, which have the coordinator of the row's first
@@ -26,7 +26,7 @@ from txnproducer import ConsumerGroupMetadata, TopicPartition, TransactionalProd
 from txnproducer.errors import KafkaError
 
 EVERY_S, LIMIT_S = 0.5, 4.0
-# Attempts that hang must not keep the next ones from beginning.
+# Attempts in which one call hangs must not keep the next ones from beginning.
 _IDS = round(LIMIT_S / EVERY_S) + 2
 _TRANSACTIONS, _OFFSETS = "__transaction_state", "__consumer_offsets"
 _LOOK_S = 0.2
@@ -116,7 +116,7 @@ class Attempts:
 
 
 def alike(key: str, count: int, partitions: int) -> list[str]:
-    """Return so many names that Kafka gives to the coordinator of `key`."""
+    """Return so many names with the same coordinator as `key`."""
     names = (f"{key}-probe-{number}" for number in itertools.count())
     same = (name for name in names if _bucket(name, partitions) == _bucket(key, partitions))
     return list(itertools.islice(same, count))

@@ -205,8 +205,8 @@ def _link_fault(scene: Scene) -> Iterator[str]:
         case "one-sided partition":
             # Each direction is cut in some rows. They are the same ones for every client.
             mute = [(victim, other) for other in others]
-            deaf = [(other, victim) for other in others]
-            kafka.links.cut(mute if scene.row.version == 2 else deaf)
+            unheard = [(other, victim) for other in others]
+            kafka.links.cut(mute if scene.row.version == 2 else unheard)
         case _:
             kafka.links.slow(both, DELAY_S)
     try:

@@ -3,8 +3,8 @@
 `python -m tests.fuzz.process_writer ORDERS`. It notes each call, as the clusters' campaign does.
 
 Rules:
-* SIGINT raises KeyboardInterrupt at any bytecode of a library call, also in its last one. Between
-  calls it is only counted: the notes must stay whole.
+* SIGINT raises KeyboardInterrupt at any bytecode of a library call, also at the last. Between
+  calls it is ignored, so that the notes stay whole.
 * A call that takes too long, that raises a foreign exception, or that leaves something behind ends
   the process with `BROKEN` and a text on stderr.
 """
@@ -56,7 +56,7 @@ class Orders(NamedTuple):
     Attributes:
         settings: of its producer.
         writer: its name in the history.
-        life_s: no transaction begins later than so long after the start.
+        life_s: the seconds after the start within which a transaction may begin.
         is_calm: whether nothing disturbs it. It ends after `PROOFS` commits.
         end: one of `ENDS`.
         seed: decides the rest.
@@ -96,7 +96,7 @@ class Writer:
 
     def _interrupt(self, *_: object) -> None:
         if self._is_in_call:
-            self._is_in_call = False  # the exception may come in place of the line that does it
+            self._is_in_call = False  # it may come before the line of `armed` that does this
             raise KeyboardInterrupt
 
     def run(self) -> None:

@@ -87,8 +87,8 @@ class Round:
 
     Attributes:
         wrong: the rules that were broken.
-        ends: how many processes ended how.
-        outcomes: how many transactions were told to have ended how.
+        ends: the number of processes by their end.
+        outcomes: the number of transactions by the outcome that their process believes.
     """
 
     def __init__(self, seed: int, number: int, folder: Path) -> None:

@@ -28,10 +28,10 @@ __all__ = ["AT_EXIT_TIMEOUT_S", "exit_limits", "forget", "remember"]
 
 _LOG = logging.getLogger(__name__)
 
-# Shared by all producers: a process should end soon, and a supervisor may kill it after ten.
+# Shared by all producers: a process should end soon, and a supervisor may kill it after 10 s.
 AT_EXIT_TIMEOUT_S = 5.0
-# After that for all together, and at least `_SHORT_S` for each: a forced end takes milliseconds,
-# unless a callback blocks.
+# The time for the forced ends after that, shared by all, and at least `_SHORT_S` for each. Such an
+# end takes milliseconds, unless a callback blocks.
 _EXIT_MOMENT_S = 1.0
 _SHORT_S = 0.05
 
@@ -69,7 +69,7 @@ class Loop(Protocol):
         ...
 
     def disown(self) -> None:
-        """As a producer."""
+        """Note that this process is a fork of the one that made the loop. Takes no lock."""
         ...
 
 
