@@ -21,6 +21,7 @@ from integration.chaos.cluster import LinkedKafka, plain_kafka
 from integration.chaos.java import java_command
 from integration.chaos.plan import CLIENTS, FAULTS, NEED_PROXIES, OURS, WORKLOADS, Row, cover
 from integration.chaos.play import play
+from integration.chaos.probe import warm_up
 from integration.chaos.writers import Command, python_command
 from txnproducer.testing import EmbeddedKafka
 from txnproducer.testing.embedded import DEFAULT_VERSION
@@ -53,6 +54,7 @@ class Clusters:
         self.drop()
         kafka = LinkedKafka(version, lambda: self._clients()) if linked else plain_kafka(version)
         self._kafka, self._kind = kafka.start(), (version, linked)
+        warm_up(kafka)
         return kafka
 
     def drop(self) -> None:

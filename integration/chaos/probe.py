@@ -22,14 +22,17 @@ from pathlib import Path
 
 from integration.chaos.history import Notes
 from integration.chaos.job import Job
+from integration.chaos.plan import COPY, OURS
 from txnproducer import ConsumerGroupMetadata, TopicPartition, TransactionalProducer, admin
 from txnproducer.errors import KafkaError
+from txnproducer.testing import EmbeddedKafka
 
 EVERY_S, LIMIT_S = 0.5, 4.0
 # Attempts in which one call hangs must not keep the next ones from beginning.
 _IDS = round(LIMIT_S / EVERY_S) + 2
 _TRANSACTIONS, _OFFSETS = "__transaction_state", "__consumer_offsets"
 _LOOK_S = 0.2
+_WARM, _WARM_PARTITIONS, _WARM_COMMITS, _WARM_LIMIT_S = "warm-up", 4, 40, 30.0
 
 
 class Probe:
@@ -86,33 +89,68 @@ class Attempts:
         while due < self._job.until:
             time.sleep(max(0.0, due - time.monotonic()))  # the pace of the probe
             with contextlib.suppress(KafkaError):
-                self._commit(transactional_id)
+                commit(self._job, transactional_id, self._group, LIMIT_S)
                 with self._lock:
                     self._notes.note(probe="committed")
             due = max(due + turn_s, time.monotonic())
 
-    def _commit(self, transactional_id: str) -> None:
-        job, limit_ms = self._job, round(LIMIT_S * 1000)
-        producer = TransactionalProducer(
-            job.servers,
-            transactional_id,
-            linger_ms=0,
-            request_timeout_ms=limit_ms,
-            delivery_timeout_ms=limit_ms,
-            max_block_ms=limit_ms,
-            transaction_timeout_ms=2 * limit_ms,
-        )
-        try:
-            producer.init_transactions()
-            producer.begin_transaction()
-            for topic, partition in itertools.product(job.topics, range(job.partitions)):
-                producer.send(topic, b"", partition=partition)
-            if job.source:
-                offsets = {TopicPartition(job.source, 0): 0}
-                producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(self._group))
-            producer.commit_transaction()
-        finally:
-            producer.close(timeout=0)
+
+def warm_up(kafka: EmbeddedKafka) -> None:
+    """Write transactions to a new cluster.
+
+    Its first ones take ten times as long, and the client whose row comes first would pay for it.
+    """
+    kafka.create_topic(_WARM, _WARM_PARTITIONS)
+    job = Job(
+        client=OURS,
+        servers=kafka.bootstrap_servers,
+        transactional_id=_WARM,
+        writer=_WARM,
+        workload=COPY,
+        topics=[_WARM],
+        partitions=_WARM_PARTITIONS,
+        until=0.0,
+        history="",
+        source=_WARM,
+        group=_WARM,
+    )
+    for number in range(_WARM_COMMITS):
+        commit(job, f"{_WARM}-{number % _IDS}", job.group, _WARM_LIMIT_S)
+
+
+def commit(job: Job, transactional_id: str, group: str, limit_s: float) -> None:
+    """Write a transaction with a fresh producer.
+
+    Args:
+        job: has the servers and the topics.
+        transactional_id: of the producer.
+        group: whose offsets are sent, if the job has a source.
+        limit_s: for each call.
+
+    Raises:
+        KafkaError: it was not committed in time.
+    """
+    limit_ms = round(limit_s * 1000)
+    producer = TransactionalProducer(
+        job.servers,
+        transactional_id,
+        linger_ms=0,
+        request_timeout_ms=limit_ms,
+        delivery_timeout_ms=limit_ms,
+        max_block_ms=limit_ms,
+        transaction_timeout_ms=2 * limit_ms,
+    )
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for topic, partition in itertools.product(job.topics, range(job.partitions)):
+            producer.send(topic, b"", partition=partition)
+        if job.source:
+            offsets = {TopicPartition(job.source, 0): 0}
+            producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group))
+        producer.commit_transaction()
+    finally:
+        producer.close(timeout=0)
 
 
 def alike(key: str, count: int, partitions: int) -> list[str]:
