@@ -75,9 +75,10 @@ def test_a_cancelled_coroutine_of_the_page_leaves_its_transaction_to_the_end(one
     writer = names_of("services.md", "class Writer")["Writer"](one)
 
     async def write_five_and_cancel_one():
-        tasks = [asyncio.create_task(writer.write(b"order")) for _ in range(5)]
-        await asyncio.sleep(0)  # each has handed its order to a thread
-        tasks[0].cancel()
+        with one._lock:  # no thread can end its order before the cancel
+            tasks = [asyncio.create_task(writer.write(b"order")) for _ in range(5)]
+            await asyncio.sleep(0)  # each has handed its order to a thread
+            tasks[0].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = asyncio.run(write_five_and_cancel_one())
