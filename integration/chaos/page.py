@@ -72,7 +72,7 @@ ROWS = """A row's name has the client, the fault, its target, the workload and t
     size of a broker's files, for which Kafka ends that broker. "Version raised" raises
     `transaction.version` from 1 to 2 under load."""
 # The probe's step, and the time that a client may need to notice what a fresh one sees at once.
-_STEP_S, _NOTICE_S = 0.5, 1.5
+_STEP_S, _NOTICE_S = 0.5, 0.75
 # The causes of findings, where they were looked for.
 NOTES = {
     "kafka-python": (
