@@ -91,7 +91,7 @@ def test_a_mistake_in_one_partitions_answer_does_not_strand_the_others(monkeypat
 
 
 class FailingList(list):
-    """A list whose `append` takes the item and raises."""
+    """A list. Its `append` takes the item, and raises."""
 
     def append(self, item):
         super().append(item)

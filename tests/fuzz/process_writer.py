@@ -298,7 +298,8 @@ def _descriptors() -> Counter[str]:
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
     found: Counter[str] = Counter()
     for link in links:
-        with contextlib.suppress(OSError):  # the directory's own, which is closed by now
+        # The listing of the folder had a descriptor of its own, which is closed again.
+        with contextlib.suppress(OSError):
             found[os.readlink(link).partition(":")[0]] += 1  # noqa: PTH115
     return found
 
