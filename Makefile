@@ -31,7 +31,7 @@ CODE := txnproducer tests integration examples docs/conf.py
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack stack-mutants sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack core-mutants stack-mutants sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ docs-serve: docs  ## the same, built and served at http://127.0.0.1:8000/ (DOCS_
 docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the documentation links to
 	$(BIN)/sphinx-build -q -b linkcheck docs build/links
 
+# Each commit plays another third of the longest lists (tests/turns.py).
+A_THIRD := TXNPRODUCER_A_THIRD=yes
+
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
 SAME_ON_BOTH = api_properties architecture benchmarks config config_security conformance_coverage \
@@ -84,10 +87,10 @@ TESTS_OF_COMPILED = tests/record tests/wire tests/sim/test_stack.py tests/testin
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
-	$(PYTEST) tests examples --numprocesses=auto
-	TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
+	$(A_THIRD) $(PYTEST) tests examples --numprocesses=auto
+	$(A_THIRD) TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
 	$(BIN)/coverage erase
-	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
+	$(A_THIRD) TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
@@ -119,10 +122,10 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 
-integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/
-	$(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
+integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/; of many faults a third
+	$(A_THIRD) $(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
 
-integration-all: .venv/.installed-release  ## the same, with those that take minutes each
+integration-all: .venv/.installed-release  ## the same in full, with those that take minutes each
 	$(PYTEST) integration -m integration --numprocesses=2 --dist=worksteal
 
 package: .venv/.installed-release  ## build the source distribution and both wheels, check them, and use each in a fresh environment
@@ -170,6 +173,9 @@ sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on wher
 sim-stack: .venv/.installed-dev  ## a million requests through the whole stack; goes on where it stopped
 	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seed 1 --seeds 2000 \
 	  --requests 1000000 --results results/stack.jsonl $(ARGS)
+
+core-mutants: .venv/.installed-dev  ## each deliberate bug of the core, and each seed that ever failed
+	$(PYTEST) tests/sim/test_checkers_catch.py tests/sim/test_seeds.py --numprocesses=auto $(ARGS)
 
 stack-mutants: .venv/.installed-dev  ## each deliberate bug around the core, by the seed or the test that finds it
 	TXNPRODUCER_STACK_MUTANTS=1 $(PYTEST) tests/sim/test_stack_catches.py --numprocesses=auto $(ARGS)

@@ -13,6 +13,7 @@ import pytest
 from integration.brokers import MODES, Mode
 from integration.spark_frames import PARTITIONS
 from tests.ctrl_c import hear_ctrl_c
+from tests.turns import of_this_turn
 from txnproducer import TransactionalProducer
 from txnproducer.testing import EmbeddedKafka
 
@@ -36,12 +37,28 @@ _SLOTS = (
     "test_a_batch_that_was_broken_off_is_not_completed_with_other_parts",
     "test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was",
 )
+# Each has many tests that start brokers or Spark for one fault each.
+_IN_TURN = (
+    "test_delayed_requests.py",
+    "test_embedded_kafka.py",
+    "test_install.py",
+    "test_spark_arrow.py",
+    "test_spark_batch.py",
+    "test_spark_data_source.py",
+    "test_spark_refusals.py",
+    "test_spark_sink.py",
+    "test_spark_stop.py",
+    "test_spark_torn.py",
+    "test_spark_v1.py",
+)
 # The longest tests begin first, so that no processor waits for them in the end.
 _LONGEST = ("test_spark_chaos.py", "test_examples.py")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     for item in items:
         if "[4.3.1-v1" in item.name and item.path.name in _V1_ONCE:
             item.add_marker(pytest.mark.long("transactions v1 are tried on 3.9.1 as well"))
@@ -50,7 +67,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         if "[3.9.1-after_the_last_epoch" in item.name:
             item.add_marker(pytest.mark.long("32,767 epochs are used up on 4.3.1 as well"))
     yield  # what is left out goes, and what shares a fixture comes together
+    _leave_to_other_turns(config, items)
     items.sort(key=lambda item: item.path.name not in _LONGEST)
+
+
+def _leave_to_other_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left = set[pytest.Item]()
+    for name in _IN_TURN:
+        of_file = [item for item in items if item.path.name == name]
+        left.update(set(of_file).difference(of_this_turn(of_file)))
+    v1 = [
+        item for item in items if item.path.name == "test_spark_parts.py" and "3.9.1" in item.name
+    ]
+    left.update(set(v1).difference(of_this_turn(v1)))
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 @dataclass

@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 def test_nothing_is_lost_doubled_torn_or_out_of_order_while_brokers_are_killed():
     kinds = (KILL_LEADER, KILL_COORDINATOR)
     with EmbeddedKafka(nodes=3) as kafka:
-        result = run(kafka, Plan(40, 500, 3, 2, kinds), "short")
+        result = run(kafka, Plan(20, 500, 3, 2, kinds), "short")
     assert result["wrong"] == []
-    assert result["outcomes"] == {**cast(dict, result["outcomes"]), "committed": 40}
+    assert result["outcomes"] == {**cast(dict, result["outcomes"]), "committed": 20}
     assert result["new_producers"] == {}  # a fault costs an abort at most
 
 

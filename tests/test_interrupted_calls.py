@@ -6,6 +6,7 @@ sound, no consumer sees a part of a transaction, and none is left open. The slic
 threads look for themselves are too long to help: a wake-up that is lost shows.
 
 Compiled parts are passed over in one piece. What real signals do to those is tried at the end.
+A third of the calls is tried each time, all with `make interrupts`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import threading
 import time
 from collections import Counter
 from functools import partial
+from itertools import product
 
 import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
 from tests.live_client import use_live_clients
 from tests.model_client import ModelClient, ModelTime, RequestFault
+from tests.turns import of_this_turn
 from txnproducer import TransactionalProducer
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol.messages import ApiKey
@@ -46,7 +49,6 @@ SETTINGS = {
     "buffer_memory": 40_000,
     "batch_size": 16_384,
 }
-VERSIONS = pytest.mark.parametrize("version", [1, 2])
 WAYS = ("repeat", "commit", "abort", "close")
 
 
@@ -289,8 +291,7 @@ def assert_is_whole(point, run, way):
 
 
 @pytest.mark.timeout(1200 if IS_THOROUGH else 120)
-@VERSIONS
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "version"), of_this_turn(list(product(CALLS, [1, 2]))))
 @pytest.mark.usefixtures("only_wakeups")
 def test_a_call_that_an_exception_leaves_can_be_repeated_or_its_transaction_aborted(name, version):
     make, call = CALLS[name]

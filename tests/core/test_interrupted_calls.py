@@ -2,7 +2,7 @@
 
 The entries are called as the shell calls them, and nothing else runs meanwhile; what the shell
 itself does is tried in `tests/test_interrupted_calls.py`. Compiled parts are passed over in one
-piece, as signals do.
+piece, as signals do. A third of the entries is tried each time, all with `make interrupts`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from functools import partial
+from itertools import product
 
 import pytest
 
 from tests.core.on_cluster import OnCluster, committed, make_cluster, started
 from tests.harness import TP0, TP1
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from tests.turns import of_this_turn
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transactions.end_txn import EndTxnHandler
 from txnproducer._core.transactions.state import TransactionState
@@ -198,8 +200,7 @@ def assert_is_whole(harness, point):
 
 
 @pytest.mark.timeout(600 if IS_THOROUGH else 120)
-@VERSIONS
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize(("name", "version"), of_this_turn(list(product(ENTRIES, [1, 2]))))
 def test_an_entry_that_an_exception_leaves_goes_on_or_can_be_aborted(name, version):
     make, call = ENTRIES[name]
     count = 0

@@ -1,0 +1,44 @@
+"""The cases that `make test` plays of the long lists: a third, which the commit chooses.
+
+Pytest by hand plays all, and so do `make core-mutants`, `make interrupts`, `make integration-all`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+Case = TypeVar("Case")
+
+_PARTS = 3
+
+
+def of_this_turn(cases: Sequence[Case]) -> Sequence[Case]:
+    """Return the cases to play: all, or a third where `make test` asks for it.
+
+    The same commit gives the same cases. So the workers of a run agree on them, and a failure can
+    be repeated.
+    """
+    if "TXNPRODUCER_A_THIRD" not in os.environ:
+        return cases
+    return cases[_commit_time() % _PARTS :: _PARTS]
+
+
+@cache
+def _commit_time() -> int:
+    """Return when the newest commit was made, in seconds; 0 outside a clone."""
+    try:
+        done = subprocess.run(
+            ["git", "log", "-1", "--format=%ct"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return 0
+    return int(done.stdout or 0)
