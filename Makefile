@@ -104,16 +104,21 @@ interrupts: .venv/.installed-dev  ## an exception at every bytecode of every cal
 # Fresh seeds for each commit, and the same ones whenever it is tested again.
 FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)
 
+SEEDS := 1000
+SEEDS_IN_PYTHON := 60
+SEEDS_OF_STACK := 200
+
 simulation: .venv/.installed-dev  ## fresh seeds of the simulators: a thousand of the core, some of these in pure Python, 200 of the stack
-	$(BIN)/txnproducer simulate --seeds 1000 $(addprefix --seed ,$(FIRST_SEED))
-	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 60 $(addprefix --seed ,$(FIRST_SEED))
-	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seeds 200 $(addprefix --seed ,$(FIRST_SEED))
+	$(BIN)/txnproducer simulate --seeds $(SEEDS) $(addprefix --seed ,$(FIRST_SEED))
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds $(SEEDS_IN_PYTHON) $(addprefix --seed ,$(FIRST_SEED))
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seeds $(SEEDS_OF_STACK) $(addprefix --seed ,$(FIRST_SEED))
 
 # The tests on brokers wait a third of their time. At the lowest priority the simulator uses that
-# time, and delays no test.
+# time, and delays no test: a third of the seeds, so that the tests do not wait for it in the end.
 simulation-meanwhile: .venv/.installed-dev
 	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory simulation >build/simulation.log 2>&1; \
+	@nice -n 19 $(MAKE) --no-print-directory simulation \
+	  SEEDS=350 SEEDS_IN_PYTHON=20 SEEDS_OF_STACK=70 >build/simulation.log 2>&1; \
 	  status=$$?; cat build/simulation.log; exit $$status
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out

@@ -37,19 +37,15 @@ _SLOTS = (
     "test_a_batch_that_was_broken_off_is_not_completed_with_other_parts",
     "test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was",
 )
-# Each has many tests that start brokers or Spark for one fault each.
-_IN_TURN = (
-    "test_delayed_requests.py",
-    "test_embedded_kafka.py",
-    "test_install.py",
-    "test_spark_arrow.py",
-    "test_spark_batch.py",
-    "test_spark_data_source.py",
-    "test_spark_refusals.py",
-    "test_spark_sink.py",
-    "test_spark_stop.py",
-    "test_spark_torn.py",
-    "test_spark_v1.py",
+# Of the others a third is played: most start brokers or Spark for one fault each.
+_ALWAYS = (
+    "test_chaos_clusters.py",
+    "test_cli.py",
+    "test_conformance.py",
+    "test_examples.py",
+    "test_failover.py",
+    "test_spark_chaos.py",
+    "test_transactions.py",
 )
 # The longest tests begin first, so that no processor waits for them in the end.
 _LONGEST = ("test_spark_chaos.py", "test_examples.py")
@@ -72,14 +68,8 @@ def pytest_collection_modifyitems(
 
 
 def _leave_to_other_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left = set[pytest.Item]()
-    for name in _IN_TURN:
-        of_file = [item for item in items if item.path.name == name]
-        left.update(set(of_file).difference(of_this_turn(of_file)))
-    v1 = [
-        item for item in items if item.path.name == "test_spark_parts.py" and "3.9.1" in item.name
-    ]
-    left.update(set(v1).difference(of_this_turn(v1)))
+    rest = [item for item in items if item.path.name not in _ALWAYS]
+    left = set(rest).difference(of_this_turn(rest))
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
 

@@ -73,7 +73,14 @@ class Played:
         return asdict(self)
 
 
-def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: Watch) -> Played:
+def play(
+    kafka: EmbeddedKafka,
+    row: Row,
+    command: Command,
+    folder: Path,
+    watch: Watch,
+    more_s: float = 0.0,
+) -> Played:
     """Play a row on a running cluster.
 
     Args:
@@ -83,6 +90,7 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         folder: for histories; it is empty.
         watch: called with the processes that are clients once they exist: a function that returns
             their ids.
+        more_s: seconds that the writers write above the usual.
     """
     began = time.monotonic()
     played = Played(row.name)
@@ -96,7 +104,7 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
     if source:
         kafka.create_topic(source, PARTITIONS)
         fill(servers, source, PARTITIONS, INPUTS)
-    until = time.monotonic() + _write_s(row)
+    until = time.monotonic() + _write_s(row) + more_s
     jobs = _jobs(row, servers, label, topics, source, until)
     writers = Writers(jobs, command, folder)
     beside = Beside(servers, topics, PARTITIONS, folder / "beside.jsonl")
