@@ -76,8 +76,9 @@ docs-serve: docs  ## the same, built and served at http://127.0.0.1:8000/ (DOCS_
 docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the documentation links to
 	$(BIN)/sphinx-build -q -b linkcheck docs build/links
 
-# Each commit plays another third of the longest lists (tests/turns.py).
-A_THIRD := TXNPRODUCER_A_THIRD=yes
+# Each commit plays another third of the longest lists (tests/turns.py); ONE_OF=1 plays all.
+ONE_OF ?= 3
+A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF)
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
@@ -87,10 +88,10 @@ TESTS_OF_COMPILED = tests/record tests/wire tests/sim/test_stack.py tests/testin
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
-	$(A_THIRD) $(PYTEST) tests examples --numprocesses=auto
-	$(A_THIRD) TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
+	$(A_PART) $(PYTEST) tests examples --numprocesses=auto
+	$(A_PART) TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
 	$(BIN)/coverage erase
-	$(A_THIRD) TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
+	$(A_PART) TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
@@ -114,11 +115,12 @@ simulation: .venv/.installed-dev  ## fresh seeds of the simulators: a thousand o
 	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seeds $(SEEDS_OF_STACK) $(addprefix --seed ,$(FIRST_SEED))
 
 # The tests on brokers wait a third of their time. At the lowest priority the simulator uses that
-# time, and delays no test: a third of the seeds, so that the tests do not wait for it in the end.
+# time, and delays no test. It plays a part of the seeds, so that nobody waits for it in the end.
 simulation-meanwhile: .venv/.installed-dev
 	@mkdir -p build
 	@nice -n 19 $(MAKE) --no-print-directory simulation \
-	  SEEDS=350 SEEDS_IN_PYTHON=20 SEEDS_OF_STACK=70 >build/simulation.log 2>&1; \
+	  SEEDS=$$((1000 / $(ONE_OF))) SEEDS_IN_PYTHON=$$((60 / $(ONE_OF))) \
+	  SEEDS_OF_STACK=$$((200 / $(ONE_OF))) >build/simulation.log 2>&1; \
 	  status=$$?; cat build/simulation.log; exit $$status
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
@@ -128,7 +130,7 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 	$(BIN)/coverage report --skip-covered
 
 integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/; of many faults a third
-	$(A_THIRD) $(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
+	$(A_PART) $(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
 
 integration-all: .venv/.installed-release  ## the same in full, with those that take minutes each
 	$(PYTEST) integration -m integration --numprocesses=2 --dist=worksteal

@@ -1,6 +1,7 @@
-"""The cases that `make test` plays of the long lists: a third, which the commit chooses.
+"""The cases that `make test` plays of the long lists: a part, which the commit chooses.
 
-Pytest by hand plays all, and so do `make core-mutants`, `make interrupts`, `make integration-all`.
+Usually it is a third. Pytest by hand plays all, and so do `make core-mutants`, `make interrupts`
+and `make integration-all`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,15 @@ from typing import TypeVar
 
 Case = TypeVar("Case")
 
-_PARTS = 3
-
 
 def of_this_turn(cases: Sequence[Case]) -> Sequence[Case]:
-    """Return the cases to play: all, or a third where `make test` asks for it.
+    """Return the cases to play: all, or one of so many parts as `make test` asks for.
 
     The same commit gives the same cases. So the workers of a run agree on them, and a failure can
     be repeated.
     """
-    if "TXNPRODUCER_A_THIRD" not in os.environ:
-        return cases
-    return cases[_commit_time() % _PARTS :: _PARTS]
+    parts = int(os.environ.get("TXNPRODUCER_ONE_OF", 1))
+    return cases[_commit_time() % parts :: parts]
 
 
 @cache
