@@ -188,6 +188,26 @@ def test_the_id_that_stood_still_longest_counts() -> None:
     assert figures.stall_s == pytest.approx(4.0)
 
 
+def test_the_commits_that_another_writer_of_the_id_fenced_in_the_longest_stall_are_counted() -> (
+    None
+):
+    failed = {"writer": "a", "id": "the id", "call": "commit", "at": "error"}
+    errors = [
+        {**failed, "t": at, "txn": number, "error": error}
+        for number, (at, error) in enumerate(
+            [
+                (0.9, "ProducerFencedError: before"),
+                (3.0, "InvalidProducerEpochError: within"),
+                (4.0, "KafkaTimeoutError: another error"),
+                (5.0, "ProducerFencedError: within"),
+            ],
+            start=10,
+        )
+    ]
+    lines = [*written(1, 1.0), *written(2, 9.0), *errors]
+    assert times(add_up(sorted(lines, key=lambda line: line["t"]))).fenced == 2
+
+
 def test_a_transaction_that_was_open_at_the_fault_is_no_recovery() -> None:
     lines = [*written(1, 1.9), {"t": 2.0, "fault": "begin"}]
     assert times(add_up(sorted(lines, key=lambda line: line["t"]))).recovery_s is None

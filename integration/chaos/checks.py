@@ -227,6 +227,10 @@ def _finished(start: Key, after: dict[Key, set[Key]], seen: set[Key]) -> list[Ke
     return order
 
 
+# Our errors for an id that another producer has taken.
+_FENCED = ("ProducerFencedError", "InvalidProducerEpochError")
+
+
 @dataclass(frozen=True)
 class Times:
     """Figures of a history.
@@ -237,11 +241,13 @@ class Times:
         stall_s: the longest time for which a transactional id had no confirmed commit.
         cluster_stall_s: the longest time in which no fresh producer of the probe committed, from
             its first commit to the writers' end; None if there was none.
+        fenced: commits that failed within `stall_s`, since another writer had taken the id.
     """
 
     recovery_s: float | None
     stall_s: float
     cluster_stall_s: float | None
+    fenced: int
 
 
 def times(history: History) -> Times:
@@ -251,17 +257,25 @@ def times(history: History) -> Times:
         commits[txn.transactional_id] += (
             [(txn.began, txn.told_at)] if txn.told == COMMITTED and txn.told_at is not None else []
         )
-    stalls, recoveries = [0.0], []
+    stalls, recoveries = [(0.0, 0.0, "")], []
     fault_at = history.fault.get("begin")
-    for pairs in commits.values():
+    for name, pairs in commits.items():
         marks = [history.first, *sorted(told_at for _, told_at in pairs), history.last]
-        stalls += [b - a for a, b in pairwise(marks)]
+        stalls += [(b - a, a, name) for a, b in pairwise(marks)]
         later = [told_at for began, told_at in pairs if fault_at is None or began >= fault_at]
         recoveries.append(min(later, default=None))
     known = [at for at in recoveries if at is not None]
     is_whole = fault_at is not None and known and len(known) == len(recoveries)
     recovery = round(max(known) - fault_at, 2) if is_whole and fault_at is not None else None
-    return Times(recovery, round(max(stalls), 2), _cluster_stall(history))
+    stall_s, since, name = max(stalls)
+    fenced = [
+        line
+        for line in history.errors
+        if (line["id"], line["call"]) == (name, "commit")
+        and since <= line["t"] <= since + stall_s
+        and line["error"].startswith(_FENCED)
+    ]
+    return Times(recovery, round(stall_s, 2), _cluster_stall(history), len(fenced))
 
 
 def _cluster_stall(history: History) -> float | None:

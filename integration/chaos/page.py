@@ -39,7 +39,7 @@ HEAD = (
     `transaction.version` that it can meet. This page shows the rows that were played, {played}
     of {all}, and no others.""",
     """All clients have the same time-outs: 5 s for a request, 15 s for a delivery and for a
-    blocking call, 20 s for a transaction. One row is one run of 24 to 45 s on a small, busy
+    blocking call, 20 s for a transaction. One row is one run of 24 to 55 s on a small, busy
     machine. The times of two clients may differ by chance.""",
 )
 BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
@@ -254,6 +254,12 @@ def _why(ours: Line, best: Line) -> str:
     there = "" if best.get("cluster_stall_s") is None else f" (there {_cluster(best)} s)"
     if ours["stall_s"] <= cluster + _NOTICE_S:
         return f"Our cluster took no transaction for {cluster:.1f} s{there}."
+    fenced: int = ours.get("fenced", 0)
+    if fenced > 1:
+        return (
+            f"Its two writers took the id from each other {fenced} times meanwhile; fresh"
+            f" producers stood still for {cluster:.1f} s."
+        )
     if _parts(ours)[2] == CLIENT:
         return f"The fault held the client; fresh producers stood still for {cluster:.1f} s."
     return f"**Ours was slow**: fresh producers stood still for {cluster:.1f} s{there}."

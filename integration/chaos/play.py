@@ -26,7 +26,7 @@ from txnproducer.testing import EmbeddedKafka
 Watch = Callable[[Callable[[], list[int]]], object]
 PARTITIONS, INPUTS = 4, 4000
 # Enough for a start, the longest fault that is held, and a while after it.
-WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 36.0, 45.0
+WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 36.0, 55.0
 AFTER_S = 3.0
 BEFORE_S, SETTLE_S, READ_S = 3.0, 30.0, 20.0
 LAST_CALLS_S = 30.0
@@ -51,6 +51,7 @@ class Played:
         recovery_s: from the fault to the first commit begun after it.
         stall_s: the longest time without a commit.
         cluster_stall_s: the longest time without a commit of the probe's fresh producers.
+        fenced: commits that failed meanwhile, since another writer had taken the id.
         seconds: the row took, without the start of the cluster.
         failed: why the row could not be played, or nothing.
     """
@@ -66,6 +67,7 @@ class Played:
     recovery_s: float | None = None
     stall_s: float = 0.0
     cluster_stall_s: float | None = None
+    fenced: int = 0
     seconds: float = 0.0
     failed: str = ""
 
@@ -208,7 +210,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     played.producers = len(history.inits)
     figures = times(history)
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
-    played.cluster_stall_s = figures.cluster_stall_s
+    played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
 
 
 def _outcomes(history: History) -> dict[str, int]:

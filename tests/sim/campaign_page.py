@@ -1,10 +1,10 @@
-"""The campaign in docs/simulator.md: `python -m tests.sim.campaign_page results/sim.jsonl`.
+"""The campaigns in the pages of the simulators: `python -m tests.sim.campaign_page RESULTS`.
 
 Why it exists: a campaign takes hours, perhaps on several machines, and its results file has
-thousands of lines. Their sums are kept in docs/simulator/campaign.jsonl, one line for each
-stretch of seeds without a gap; it can be copied to where `--results` looks, and gone on from.
-Owns: that file, and the part of the page that is made of it.
-Must not know: how seeds are run.
+thousands of lines. Their sums are kept in docs/simulator/, one line for each stretch of seeds
+without a gap; that file can be copied to where `--results` looks, and gone on from.
+Owns: these files, of the core and of the whole stack, and the parts of the pages that are made of
+them. Must not know: how seeds are run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,31 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.sim.simulator_page import PAGE, replaced
 from txnproducer.sim.campaign import Noted, ResultsFile, Totals
 
-KEPT = PAGE.parent / "simulator" / "campaign.jsonl"
 _HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The results that are kept of a campaign, and its page."""
+
+    page: Path
+    file: Path
+
+    def results(self) -> tuple[str, Noted]:
+        """Return the version whose results are kept, and these results."""
+        first: dict[str, Any] = json.loads(self.file.read_text("utf-8").splitlines()[0])
+        return first["version"], ResultsFile(self.file, first["version"]).read()
+
+
+CORE = Kept(PAGE, PAGE.parent / "simulator" / "campaign.jsonl")
+STACK = Kept(PAGE.with_name("simulator-stack.md"), CORE.file.with_name("stack.jsonl"))
 
 
 def joined(lines: Iterable[str]) -> list[str]:
@@ -72,22 +89,18 @@ def _speed(totals: Totals) -> str:
     return f"{totals.requests / seconds:,.0f} requests/s, {totals.seeds / seconds:.1f} seeds/s"
 
 
-def kept() -> tuple[str, Noted]:
-    """Return the version whose results are kept, and these results."""
-    first: dict[str, Any] = json.loads(KEPT.read_text("utf-8").splitlines()[0])
-    return first["version"], ResultsFile(KEPT, first["version"]).read()
-
-
 def main() -> None:
-    """Keep the results of the files named, and write the page again."""
+    """Keep the results of the files named, and write the pages again."""
     lines = [line for name in sys.argv[1:] for line in Path(name).read_text("utf-8").splitlines()]
     if lines:
-        newest = json.loads(lines[-1])["version"]
+        newest: str = json.loads(lines[-1])["version"]
         lines = joined(line for line in lines if json.loads(line)["version"] == newest)
-        KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_text("\n".join(lines) + "\n", "utf-8")
-    page = PAGE.read_text("utf-8")
-    PAGE.write_text(replaced(page, "campaign", campaign_table(*kept())), "utf-8")
+        kept = STACK if newest.startswith("stack-") else CORE
+        kept.file.write_text("\n".join(lines) + "\n", "utf-8")
+    for each in (CORE, STACK):
+        page = each.page.read_text("utf-8")
+        table = campaign_table(*each.results())
+        each.page.write_text(replaced(page, "campaign", table), "utf-8")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tests.sim.campaign_page import campaign_table, joined, kept
-from tests.sim.simulator_page import PAGE
+from tests.sim.campaign_page import CORE, STACK, campaign_table, joined
 from txnproducer.sim.campaign import ResultsFile, Totals
 
 
@@ -40,6 +39,7 @@ def test_a_campaign_goes_on_from_the_kept_results(tmp_path):
     assert noted.totals.requests == 30
 
 
-def test_the_page_shows_the_kept_results():
-    wanted = f"<!-- campaign -->\n{campaign_table(*kept())}\n<!-- end campaign -->"
-    assert wanted in PAGE.read_text("utf-8"), "run: python -m tests.sim.campaign_page"
+@pytest.mark.parametrize("kept", [CORE, STACK], ids=["core", "stack"])
+def test_the_page_shows_the_kept_results(kept):
+    wanted = f"<!-- campaign -->\n{campaign_table(*kept.results())}\n<!-- end campaign -->"
+    assert wanted in kept.page.read_text("utf-8"), "run: python -m tests.sim.campaign_page"
