@@ -76,14 +76,15 @@ docs-serve: docs  ## the same, built and served at http://127.0.0.1:8000/ (DOCS_
 docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the documentation links to
 	$(BIN)/sphinx-build -q -b linkcheck docs build/links
 
-# Each commit plays another third of the longest lists (tests/turns.py); ONE_OF=1 plays all.
+# A part of the longest lists is played, which the commit's time chooses (tests/turns.py).
+# ONE_OF=1 plays all.
 ONE_OF ?= 3
 A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF)
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
 SAME_ON_BOTH = api_properties architecture benchmarks config config_security conformance_coverage \
-  cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page
+  cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page turns
 TESTS_OF_COMPILED = tests/record tests/wire tests/sim/test_stack.py tests/testing/test_memory_virtual.py \
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
@@ -91,7 +92,7 @@ unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both im
 	$(A_PART) $(PYTEST) tests examples --numprocesses=auto
 	$(A_PART) TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
 	$(BIN)/coverage erase
-	$(A_PART) TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
+	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
@@ -129,7 +130,7 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 
-integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/; of many faults a third
+integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/: a part of these tests
 	$(A_PART) $(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
 
 integration-all: .venv/.installed-release  ## the same in full, with those that take minutes each

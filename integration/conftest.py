@@ -37,7 +37,7 @@ _SLOTS = (
     "test_a_batch_that_was_broken_off_is_not_completed_with_other_parts",
     "test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was",
 )
-# Of the others a third is played: most start brokers or Spark for one fault each.
+# Of the others `make test` plays a part: most start brokers or Spark for one fault each.
 _ALWAYS = (
     "test_chaos_clusters.py",
     "test_cli.py",

@@ -1,4 +1,4 @@
-"""The short form of `make chaos-spark`: four faults in turn, one run each, and its checks."""
+"""The short form of `make chaos-spark`: some of four faults, and tests of its checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 # None of the four kills a broker, so that one is enough.
-@pytest.mark.slow("four runs on a standalone Spark")
+@pytest.mark.slow("runs on a standalone Spark")
 def test_each_row_is_written_exactly_once_under_every_fault():
     expected = {
         ("executor-after-commit", "partition"): ("exact", ""),

@@ -162,7 +162,7 @@ def test_a_query_that_is_stopped_at_its_commit_is_not_committed(
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
-@pytest.mark.long("it takes two runs; a stop in the tasks and one at the commit are always tried")
+@pytest.mark.long("it takes two runs; others stop in the tasks and at the commit")
 @of_whole_batches
 def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
     spark, kafka, topic, sink, tmp_path

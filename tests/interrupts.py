@@ -37,7 +37,7 @@ PACKAGE = str(Path(txnproducer.__file__).parent) + os.sep
 # PRECALL is of 3.11, where it makes some calls itself; CALL_KW is of 3.13.
 CALLING = ("CALL", "PRECALL", "CALL_FUNCTION_EX", "CALL_KW")
 FORMATTING = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
-# `make interrupts` tries every point in every way; `make test` one of each line, in one way.
+# `make interrupts` tries every point in every way; else one point of each line is tried once.
 IS_THOROUGH = bool(os.environ.get("TXNPRODUCER_INTERRUPTS"))
 # A call of these is one of C code that calls Python: `type.__call__`, `any`, `sorted` ...
 CALLED_BY_C = ("__init__", "__new__", "<genexpr>", "<lambda>")

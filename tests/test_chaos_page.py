@@ -20,24 +20,31 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "cluster_s", "fenced", "says"),
+    ("target", "workload", "cluster_s", "fenced", "says"),
     [
-        ("leader", None, 0, "no probe"),
-        ("leader", 11.2, 0, "Our cluster took no transaction for 11.2 s (there 7.5 s)."),
-        ("client", 0.6, 1, "The fault held the client"),
-        ("leader", 9.9, 5, "Its two writers took the id from each other 5 times meanwhile"),
+        ("leader", "plain", None, 0, "no probe"),
+        ("leader", "plain", 11.2, 0, "Our cluster took no transaction for 11.2 s (there 7.5 s)."),
+        ("client", "plain", 0.6, 1, "The fault held the client"),
         (
             "leader",
+            "takeover",
             9.9,
-            1,
+            5,
+            "Its two writers took the id from each other 5 times meanwhile",
+        ),
+        (
+            "leader",
+            "plain",
+            9.9,
+            5,
             "**Ours was slow**: fresh producers stood still for 9.9 s (there 7.5 s)",
         ),
     ],
 )
 def test_a_row_in_which_another_client_was_quicker_says_why(
-    target: str, cluster_s: float | None, fenced: int, says: str
+    target: str, workload: str, cluster_s: float | None, fenced: int, says: str
 ) -> None:
-    row = f"SIGSTOP/{target}/plain/v2"
+    row = f"SIGSTOP/{target}/{workload}/v2"
     line = {**load()[0], "cluster_stall_s": cluster_s, "stall_s": 11.8, "fenced": fenced}
     ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
     page = render([ours, {**other, "stall_s": 8.0, "cluster_stall_s": 7.5}])

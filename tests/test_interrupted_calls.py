@@ -6,7 +6,7 @@ sound, no consumer sees a part of a transaction, and none is left open. The slic
 threads look for themselves are too long to help: a wake-up that is lost shows.
 
 Compiled parts are passed over in one piece. What real signals do to those is tried at the end.
-A third of the calls is tried each time, all with `make interrupts`.
+`make test` tries a part of the calls (`tests/turns.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make test` plays every case within three turns, and pytest by hand plays all."""
+"""Each case has its turn in `make test`, and pytest by hand plays all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def test_three_turns_in_a_row_play_every_case_once(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(turns, "_commit_time", lambda at=seconds: at)
         played += turns.of_this_turn(CASES)
     assert sorted(played) == CASES
+
+
+def test_no_part_of_a_short_list_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXNPRODUCER_ONE_OF", "9")
+    for seconds in range(9):
+        monkeypatch.setattr(turns, "_commit_time", lambda at=seconds: at)
+        assert len(turns.of_this_turn(CASES[:4])) == 1
+    assert turns.of_this_turn([]) == []
 
 
 def test_pytest_by_hand_plays_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,7 @@ def _finished(start: Key, after: dict[Key, set[Key]], seen: set[Key]) -> list[Ke
     return order
 
 
-# Our errors for an id that another producer has taken.
+# Our errors for an id that another producer has taken, or a transaction that timed out.
 _FENCED = ("ProducerFencedError", "InvalidProducerEpochError")
 
 
@@ -241,7 +241,7 @@ class Times:
         stall_s: the longest time for which a transactional id had no confirmed commit.
         cluster_stall_s: the longest time in which no fresh producer of the probe committed, from
             its first commit to the writers' end; None if there was none.
-        fenced: commits that failed within `stall_s`, since another writer had taken the id.
+        fenced: commits that were refused as fenced within `stall_s`.
     """
 
     recovery_s: float | None

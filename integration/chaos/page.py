@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.benchmarks.markdown import table
-from integration.chaos.plan import CLIENT, CLIENTS, FAULTS, OURS, cover
+from integration.chaos.plan import CLIENT, CLIENTS, FAULTS, OURS, TAKEOVER, cover
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).with_name("rows.jsonl")
@@ -255,7 +255,7 @@ def _why(ours: Line, best: Line) -> str:
     if ours["stall_s"] <= cluster + _NOTICE_S:
         return f"Our cluster took no transaction for {cluster:.1f} s{there}."
     fenced: int = ours.get("fenced", 0)
-    if fenced > 1:
+    if _parts(ours)[3] == TAKEOVER and fenced > 1:
         return (
             f"Its two writers took the id from each other {fenced} times meanwhile; fresh"
             f" producers stood still for {cluster:.1f} s."

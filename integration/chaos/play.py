@@ -51,7 +51,7 @@ class Played:
         recovery_s: from the fault to the first commit begun after it.
         stall_s: the longest time without a commit.
         cluster_stall_s: the longest time without a commit of the probe's fresh producers.
-        fenced: commits that failed meanwhile, since another writer had taken the id.
+        fenced: commits that were refused as fenced meanwhile.
         seconds: the row took, without the start of the cluster.
         failed: why the row could not be played, or nothing.
     """

@@ -29,7 +29,7 @@ class ByteTarget(ModelTarget):
         self._correlation_id = 0
 
     def init_often(self, request: m.InitProducerIdRequest, times: int) -> None:
-        # No transcript shows these answers, and in bytes all the epochs of an id take seconds.
+        # No transcript shows these answers, and asking for all epochs in bytes takes seconds.
         for _ in range(times):
             super()._ask(self._home(request), request)
 

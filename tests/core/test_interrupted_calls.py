@@ -2,7 +2,7 @@
 
 The entries are called as the shell calls them, and nothing else runs meanwhile; what the shell
 itself does is tried in `tests/test_interrupted_calls.py`. Compiled parts are passed over in one
-piece, as signals do. A third of the entries is tried each time, all with `make interrupts`.
+piece, as signals do. `make test` tries a part of the entries (`tests/turns.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Why it exists: a campaign takes hours, perhaps on several machines, and its resu
 thousands of lines. Their sums are kept in docs/simulator/, one line for each stretch of seeds
 without a gap; that file can be copied to where `--results` looks, and gone on from.
 Owns: these files, of the core and of the whole stack, and the parts of the pages that are made of
-them. Must not know: how seeds are run.
+them.
+Must not know: how seeds are run.
 """
 
 from __future__ import annotations

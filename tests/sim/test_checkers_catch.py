@@ -1,6 +1,6 @@
 """Every deliberate bug of the core is caught, with the seed that caught it before.
 
-Each is run in an interpreter of its own: a third of them each time, all with `make core-mutants`.
+Each is run in an interpreter of its own. `make test` runs a part of them, `make core-mutants` all.
 """
 
 from __future__ import annotations

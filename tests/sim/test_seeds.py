@@ -1,4 +1,4 @@
-"""Every seed that ever failed passes: a third of them each time, all with `make core-mutants`."""
+"""Every seed that ever failed passes. `make test` runs a part of them, `make core-mutants` all."""
 
 from __future__ import annotations
 

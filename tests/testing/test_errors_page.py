@@ -41,8 +41,6 @@ LOGIN = {
     "sasl_plain_username": "alice",
     "sasl_plain_password": "wrong",
 }
-# A scenario takes no longer where nothing else runs.
-LONGEST_MS = 50
 SHORT_WAITS = {
     "retry_backoff_ms": 1,
     "retry_backoff_max_ms": 2,
@@ -577,9 +575,11 @@ def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, reques
         found = objections(error, row, scenario)
         # The times of a scenario are short. On a busy machine an earlier step may need longer, and
         # then its error is another one.
-        if not found and taken_ms < LONGEST_MS:
+        if not found:
             break
 
     request.node.user_properties.append(("taken_ms", taken_ms))
     assert found == [], str(error)
-    assert taken_ms < 20 * LONGEST_MS  # on a busy machine
+    # Far above the 50 ms of a machine that does nothing else: a scenario that waits for a time-out
+    # of the default settings takes longer, and a busy machine does not.
+    assert taken_ms < 2_000
