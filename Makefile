@@ -79,7 +79,9 @@ docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the docu
 # A part of the longest lists is played, which the commit's time chooses (tests/turns.py).
 # ONE_OF=1 plays all.
 ONE_OF ?= 3
-A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF)
+# SHARE=3 plays a third of all tests but those of the core.
+SHARE ?= 1
+A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF) TXNPRODUCER_SHARE=$(SHARE)
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
@@ -120,8 +122,8 @@ simulation: .venv/.installed-dev  ## fresh seeds of the simulators: a thousand o
 simulation-meanwhile: .venv/.installed-dev
 	@mkdir -p build
 	@nice -n 19 $(MAKE) --no-print-directory simulation \
-	  SEEDS=$$((1000 / $(ONE_OF))) SEEDS_IN_PYTHON=$$((60 / $(ONE_OF))) \
-	  SEEDS_OF_STACK=$$((200 / $(ONE_OF))) >build/simulation.log 2>&1; \
+	  SEEDS=$$((1000 / $(ONE_OF) / $(SHARE))) SEEDS_IN_PYTHON=$$((60 / $(ONE_OF) / $(SHARE))) \
+	  SEEDS_OF_STACK=$$((200 / $(ONE_OF) / $(SHARE))) >build/simulation.log 2>&1; \
 	  status=$$?; cat build/simulation.log; exit $$status
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out

@@ -13,7 +13,7 @@ import pytest
 from integration.brokers import MODES, Mode
 from integration.spark_frames import PARTITIONS
 from tests.ctrl_c import hear_ctrl_c
-from tests.turns import of_this_turn
+from tests.turns import leave_out, leave_to_others, of_this_turn
 from txnproducer import TransactionalProducer
 from txnproducer.testing import EmbeddedKafka
 
@@ -69,9 +69,9 @@ def pytest_collection_modifyitems(
 
 def _leave_to_other_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
     rest = [item for item in items if item.path.name not in _ALWAYS]
-    left = set(rest).difference(of_this_turn(rest))
-    config.hook.pytest_deselected(items=[item for item in items if item in left])
-    items[:] = [item for item in items if item not in left]
+    played = set(of_this_turn(rest))
+    leave_out(config, items, [item for item in rest if item not in played])
+    leave_to_others(config, items)
 
 
 @dataclass

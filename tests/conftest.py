@@ -10,6 +10,7 @@ import pytest
 
 from tests.ctrl_c import hear_ctrl_c
 from tests.live_client import LiveClient, use_live_clients
+from tests.turns import leave_to_others
 from txnproducer import TransactionalProducer
 
 # Lines that tests hand over for the end of the run: things to know that are no failure.
@@ -20,6 +21,11 @@ hear_ctrl_c()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[NOTES] = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_to_others(config, items)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

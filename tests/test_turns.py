@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests import turns
@@ -24,6 +27,18 @@ def test_no_part_of_a_short_list_is_empty(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(turns, "_commit_time", lambda at=seconds: at)
         assert len(turns.of_this_turn(CASES[:4])) == 1
     assert turns.of_this_turn([]) == []
+
+
+def test_a_slow_machine_plays_a_third_of_all_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Any] = []
+    config: Any = SimpleNamespace(
+        hook=SimpleNamespace(pytest_deselected=lambda items: left.extend(items))
+    )
+    monkeypatch.setenv("TXNPRODUCER_SHARE", "3")
+    monkeypatch.setattr(turns, "_commit_time", lambda: 1)
+    items: list[Any] = list(CASES)
+    turns.leave_to_others(config, items)
+    assert (items, left) == ([1, 4, 7], [0, 2, 3, 5, 6, 8, 9])
 
 
 def test_pytest_by_hand_plays_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The cases that `make test` plays of the long lists: a part, which the commit chooses.
 
-Usually it is a third, on a slow machine a ninth. Pytest by hand plays all, and so do
-`make core-mutants`, `make interrupts` and `make integration-all`.
+Usually it is a third. Pytest by hand plays all, and so do `make core-mutants`, `make interrupts`
+and `make integration-all`. On a slow machine `.ci/run` plays a third of all tests.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 
 
@@ -22,8 +24,27 @@ def of_this_turn(cases: Sequence[Case]) -> Sequence[Case]:
     The same commit gives the same cases. So the workers of a run agree on them, and a failure can
     be repeated.
     """
+    return _part(cases, "TXNPRODUCER_ONE_OF")
+
+
+def leave_out(
+    config: pytest.Config, items: list[pytest.Item], left: Sequence[pytest.Item]
+) -> None:
+    """Take tests out of those that are collected."""
+    leaving = set(left)
+    config.hook.pytest_deselected(items=[item for item in items if item in leaving])
+    items[:] = [item for item in items if item not in leaving]
+
+
+def leave_to_others(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a part of all tests, if there is so little time that `.ci/run` asks for one."""
+    played = set(_part(items, "TXNPRODUCER_SHARE"))
+    leave_out(config, items, [item for item in items if item not in played])
+
+
+def _part(cases: Sequence[Case], variable: str) -> Sequence[Case]:
     # No part of a short list is empty: a test without a case would pass.
-    parts = max(1, min(int(os.environ.get("TXNPRODUCER_ONE_OF", 1)), len(cases)))
+    parts = max(1, min(int(os.environ.get(variable, 1)), len(cases)))
     return cases[_commit_time() % parts :: parts]
 
 
