@@ -31,7 +31,7 @@ class Kept:
     file: Path
 
     def results(self) -> tuple[str, Noted]:
-        """Return the version whose results are kept, and these results."""
+        """Return the kept results, after the version that they are of."""
         first: dict[str, Any] = json.loads(self.file.read_text("utf-8").splitlines()[0])
         return first["version"], ResultsFile(self.file, first["version"]).read()
 

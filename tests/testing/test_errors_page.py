@@ -76,7 +76,7 @@ def init(kafka, producer):
 
 
 def init_nowhere(kafka, producer):
-    # A name that is looked up in vain for a second does not exist.
+    # After a second of failed look-ups the producer is certain that a host does not exist.
     with patch.object(failed_tries, "_CERTAIN_AFTER_MS", 10):
         producer.init_transactions()
 
