@@ -208,6 +208,25 @@ def test_the_commits_that_another_writer_of_the_id_fenced_in_the_longest_stall_a
     assert times(add_up(sorted(lines, key=lambda line: line["t"]))).fenced == 2
 
 
+def called(writer: str, call: str, began: float, ended: float | None) -> list[Line]:
+    line = {"writer": writer, "id": "the id", "txn": 9, "call": call}
+    end = [] if ended is None else [{**line, "t": ended, "at": "error", "error": "any"}]
+    return [{**line, "t": began, "at": "call"}, *end]
+
+
+def test_the_time_in_calls_within_the_longest_stall_counts_once() -> None:
+    calls = [
+        called("a", "commit", 3.0, 4.0),
+        called("b", "init", 3.5, 5.0),  # half of it beside the other writer's call
+        called("a", "offsets", 7.0, 7.5),
+        called("b", "abort", 8.0, None),  # its process was killed
+    ]
+    own = times(add_up([*written(1, 1.0), *written(2, 9.0)])).called_s
+    lines = [*written(1, 1.0), *written(2, 9.0), *(line for each in calls for line in each)]
+    figures = times(add_up(sorted(lines, key=lambda line: line["t"])))
+    assert figures.called_s == pytest.approx(own + 2.5)
+
+
 def test_a_transaction_that_was_open_at_the_fault_is_no_recovery() -> None:
     lines = [*written(1, 1.9), {"t": 2.0, "fault": "begin"}]
     assert times(add_up(sorted(lines, key=lambda line: line["t"]))).recovery_s is None

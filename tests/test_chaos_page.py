@@ -37,7 +37,14 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
             "plain",
             9.9,
             5,
-            "**Ours was slow**: fresh producers stood still for 9.9 s (there 7.5 s)",
+            "Fresh producers stood still for 9.9 s (there 7.5 s). A request that the silent",
+        ),
+        (
+            "leader",
+            "plain",
+            6.7,
+            5,
+            "**Ours was slow**: fresh producers stood still for 6.7 s (there 7.5 s)",
         ),
     ],
 )
@@ -51,6 +58,19 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
     assert f"`txnproducer/{row}`: 11.8 s, and java 8.0 s. " in page
     assert says in page
     assert "and java" not in render([ours, {**other, "stall_s": 11.4}])
+
+
+@pytest.mark.parametrize(
+    ("called_s", "says"),
+    [(9.1, "a call for 9.1 s of these"), (11.0, "A request that"), (None, "A request that")],
+)
+def test_a_copier_is_not_slow_for_the_time_with_its_consumer(
+    called_s: float | None, says: str
+) -> None:
+    row = "SIGSTOP/leader/copy/v2"
+    line = {**load()[0], "cluster_stall_s": 9.9, "stall_s": 11.8, "called_s": called_s}
+    ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    assert says in render([ours, {**other, "stall_s": 8.0}])
 
 
 def test_a_row_that_was_played_again_counts_once_and_a_failed_one_not_at_all() -> None:

@@ -242,12 +242,14 @@ class Times:
         cluster_stall_s: the longest time in which no fresh producer of the probe committed, from
             its first commit to the writers' end; None if there was none.
         fenced: commits that were refused as fenced within `stall_s`.
+        called_s: the part of `stall_s` in which a producer of that id was in a call.
     """
 
     recovery_s: float | None
     stall_s: float
     cluster_stall_s: float | None
     fenced: int
+    called_s: float
 
 
 def times(history: History) -> Times:
@@ -275,7 +277,20 @@ def times(history: History) -> Times:
         and since <= line["t"] <= since + stall_s
         and line["error"].startswith(_FENCED)
     ]
-    return Times(recovery, round(stall_s, 2), _cluster_stall(history), len(fenced))
+    called_s = _covered(history.calls.get(name, []), since, since + stall_s)
+    return Times(
+        recovery, round(stall_s, 2), _cluster_stall(history), len(fenced), round(called_s, 2)
+    )
+
+
+def _covered(spans: list[tuple[float, float]], since: float, until: float) -> float:
+    """Return how much of a time lies within any of some spans."""
+    covered, reached = 0.0, since
+    for begin, end in sorted(spans):
+        begin, end = max(begin, reached), min(end, until)
+        if end > begin:
+            covered, reached = covered + end - begin, end
+    return covered
 
 
 def _cluster_stall(history: History) -> float | None:

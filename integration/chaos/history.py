@@ -113,13 +113,18 @@ class Reading:
 
 @dataclass
 class History:
-    """All lines of a row, added up."""
+    """All lines of a row, added up.
+
+    Attributes:
+        calls: begin and end of each call that ended, by the id of its producer.
+    """
 
     txns: dict[tuple[str, int], Txn] = field(default_factory=dict)
     readers: dict[str, dict[Place, Reading]] = field(default_factory=dict)
     fault: dict[str, float] = field(default_factory=dict)
     errors: list[Line] = field(default_factory=list)
     inits: list[float] = field(default_factory=list)
+    calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     probes: list[float] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
@@ -138,6 +143,7 @@ def add_up(lines: Iterable[Line]) -> History:
     """Return the account of some lines, which are in the order of their times."""
     history = History()
     readers: dict[str, dict[Place, Reading]] = defaultdict(lambda: defaultdict(Reading))
+    under_way: dict[tuple[str, str], float] = {}
     for line in lines:
         if "reader" in line:
             _read(readers, line)
@@ -148,6 +154,7 @@ def add_up(lines: Iterable[Line]) -> History:
         elif "copied" in line:
             history.copied.update(line["copied"])
         else:
+            _called(history, under_way, line)
             _wrote(history, line)
     history.readers = {name: dict(places) for name, places in readers.items()}
     return history
@@ -159,6 +166,15 @@ def _read(readers: dict[str, dict[Place, Reading]], line: Line) -> None:
         reading.ends.append(len(reading.records))
     else:
         reading.records.append((line["t"], line["offset"], line["value"]))
+
+
+def _called(history: History, under_way: dict[tuple[str, str], float], line: Line) -> None:
+    """Note a call that has ended. One of a killed process never does."""
+    call = line["writer"], line["call"]
+    if line["at"] == "call":
+        under_way[call] = line["t"]
+    elif (began := under_way.pop(call, None)) is not None:
+        history.calls.setdefault(line["id"], []).append((began, line["t"]))
 
 
 def _wrote(history: History, line: Line) -> None:

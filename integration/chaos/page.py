@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from integration.benchmarks.markdown import table
-from integration.chaos.plan import CLIENT, CLIENTS, FAULTS, OURS, TAKEOVER, cover
+from integration.chaos.plan import (
+    CLIENT,
+    CLIENTS,
+    COPY,
+    FAULTS,
+    ONE_SIDED,
+    OURS,
+    PARTITION,
+    PAUSE,
+    TAKEOVER,
+    cover,
+)
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).with_name("rows.jsonl")
@@ -73,6 +84,9 @@ ROWS = """A row's name has the client, the fault, its target, the workload and t
     `transaction.version` from 1 to 2 under load."""
 # The probe's step, and the time that a client may need to notice what a fresh one sees at once.
 _STEP_S, _NOTICE_S = 0.5, 0.75
+# A broker struck by these keeps connections open and is silent, so a request that it has ends with
+# its time-out of this length, after the cluster has gone on without that broker.
+_SILENT, _REQUEST_S = (PAUSE, PARTITION, ONE_SIDED), 5.0
 # The causes of findings, where they were looked for.
 NOTES = {
     "kafka-python": (
@@ -260,8 +274,19 @@ def _why(ours: Line, best: Line) -> str:
             f"Its two writers took the id from each other {fenced} times meanwhile; fresh"
             f" producers stood still for {cluster:.1f} s."
         )
+    called = ours.get("called_s")
+    if _parts(ours)[3] == COPY and called is not None and called <= cluster + _NOTICE_S:
+        return (
+            f"Its producers were in a call for {called:.1f} s of these, and fresh ones stood still"
+            f" for {cluster:.1f} s. The rest passed in kafka-python's consumer, which it reads with."
+        )
     if _parts(ours)[2] == CLIENT:
         return f"The fault held the client; fresh producers stood still for {cluster:.1f} s."
+    if _parts(ours)[1] in _SILENT and ours["stall_s"] <= cluster + _REQUEST_S:
+        return (
+            f"Fresh producers stood still for {cluster:.1f} s{there}. A request that the silent"
+            f" broker has already ends with its time-out, {_REQUEST_S:.0f} s after it was sent."
+        )
     return f"**Ours was slow**: fresh producers stood still for {cluster:.1f} s{there}."
 
 

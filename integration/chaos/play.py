@@ -52,6 +52,7 @@ class Played:
         stall_s: the longest time without a commit.
         cluster_stall_s: the longest time without a commit of the probe's fresh producers.
         fenced: commits that were refused as fenced meanwhile.
+        called_s: how much of `stall_s` a producer of that id was in a call.
         seconds: the row took, without the start of the cluster.
         failed: why the row could not be played, or nothing.
     """
@@ -68,6 +69,7 @@ class Played:
     stall_s: float = 0.0
     cluster_stall_s: float | None = None
     fenced: int = 0
+    called_s: float | None = None
     seconds: float = 0.0
     failed: str = ""
 
@@ -211,6 +213,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     figures = times(history)
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
     played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
+    played.called_s = figures.called_s
 
 
 def _outcomes(history: History) -> dict[str, int]:
