@@ -180,7 +180,7 @@ def commit_without_a_leader(kafka, producer):
 
 def begin_after_an_interrupted_commit(kafka, producer):
     open_transaction(producer, b"x")
-    kafka.delay("EndTxn", 0.03)
+    kafka.delay("EndTxn", 0.02)
     interrupt = threading.Timer(0.01, _thread.interrupt_main)
     with contextlib.suppress(KeyboardInterrupt):
         interrupt.start()
@@ -257,11 +257,13 @@ def begin_after_a_lost_answer(kafka, producer):
 
 def drop_without_close(kafka, producer):
     """Raise the warning that a producer gives which is dropped without `close()`."""
+    gc.freeze()  # the collection below is quick if it looks at new objects alone
     dropped = kafka.producer()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         del dropped
         gc.collect()
+    gc.unfreeze()
     [warning] = [each.message for each in found if "TransactionalProducer" in str(each.message)]
     assert isinstance(warning, ResourceWarning)
     raise warning
