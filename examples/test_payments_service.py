@@ -60,7 +60,7 @@ def kafka(kafka_memory: InMemoryKafka) -> InMemoryKafka:
 
 @pytest.fixture
 def service(kafka: InMemoryKafka) -> Iterator[PaymentService]:
-    with kafka.producer("payments-0", max_block_ms=300) as producer:
+    with kafka.producer("payments-0", max_block_ms=150) as producer:
         producer.init_transactions()
         yield PaymentService(producer)
 
@@ -98,6 +98,6 @@ def test_a_lost_answer_is_no_second_payment(kafka: InMemoryKafka, service: Payme
 
 
 def test_a_slow_broker_delays_a_payment(kafka: InMemoryKafka, service: PaymentService) -> None:
-    kafka.delay("EndTxn", 0.35)  # longer than max_block_ms
+    kafka.delay("EndTxn", 0.2)  # longer than max_block_ms
     assert service.pay("alice", "bob", 10)
     assert bookings(kafka) == {b"alice": b"-10", b"bob": b"10"}
