@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from txnproducer._record.implementation import IMPL
 from txnproducer._wire.kept_threads import NAME
 from txnproducer.cli.main import main
+from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortableError
 from txnproducer.sim import stack
 from txnproducer.sim.stack.baton import Baton, KilledError, StuckError, VirtualThread
 from txnproducer.sim.stack.campaign import KINDS, run_stack_seeds, stack_fingerprint
@@ -61,12 +63,33 @@ def start(baton: Baton, work: Callable[[], object], process: str = "") -> Virtua
 
 
 @in_python
-@pytest.mark.parametrize("seed", range(1, 25))
+# In 1533 a record of twenty expires after half a second without a fault.
+@pytest.mark.parametrize("seed", [*range(1, 25), 1533])
 def test_a_run_has_no_violation(seed):
     result = run_stack_seed(seed)
     assert result.violations == []
     assert result.claims["committed"] >= 3
     assert result.requests > 20
+
+
+@in_python
+@pytest.mark.parametrize(
+    ("delivery_ms", "cause", "found"),
+    [
+        (2_999, KafkaTimeoutError("expired"), []),
+        (3_000, KafkaTimeoutError("expired"), ["needless"]),
+        (2_999, KafkaError("refused"), ["needless"]),
+        (2_999, None, ["needless"]),
+    ],
+)
+def test_records_may_expire_without_a_fault_if_they_have_little_time(delivery_ms, cause, found):
+    options = StackOptions.draw(1533)
+    settings = {**options.settings, "delivery_timeout_ms": delivery_ms}
+    run = StackRun(replace(options, settings=settings))
+    error = TransactionAbortableError("not complete")
+    error.__cause__ = cause
+    run.judge.returned("service-0", "commit_transaction", run.judge.begun(), 1_000, error)
+    assert [check for check, _ in run.world.history.violations] == found
 
 
 @in_python
