@@ -278,7 +278,7 @@ def _why(ours: Line, best: Line) -> str:
     if _parts(ours)[3] == COPY and called is not None and called <= cluster + _NOTICE_S:
         return (
             f"Its producers were in a call for {called:.1f} s of these, and fresh ones stood still"
-            f" for {cluster:.1f} s. The rest passed in kafka-python's consumer, which it reads with."
+            f" for {cluster:.1f} s. The rest passed in its consumer, that of kafka-python."
         )
     if _parts(ours)[2] == CLIENT:
         return f"The fault held the client; fresh producers stood still for {cluster:.1f} s."
