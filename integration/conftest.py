@@ -147,13 +147,16 @@ def topic(kafka) -> str:
 
 @pytest.fixture
 def make_sink(kafka, topic):
-    """Return a function that makes a sink, as a new process has it. The end closes them all."""
+    """Return a function that makes a sink, as a new process has it. The end closes them all.
+
+    Its batches go by tasks, however small they are, unless `driver_rows` is given.
+    """
     from txnproducer.spark import ExactlyOnceKafkaSink
 
     made = []
 
     def make(**arguments):
-        given = {"topic": topic, "query_id": "query", **arguments}
+        given = {"topic": topic, "query_id": "query", "driver_rows": 0, **arguments}
         made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
         return made[-1]
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 
+class FakeGateway:
+    def __init__(self, sleep) -> None:
+        thread = SimpleNamespace(sleep=sleep)
+        self.jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=thread)))
+
+
 class FakeContext:
     def __init__(self) -> None:
         self.is_interrupted = False
         self.is_stopped = False
         self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: self.is_stopped))
-        thread = SimpleNamespace(sleep=self._sleep)
-        self._jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=thread)))
+        self._gateway = FakeGateway(self._sleep)
 
     def _sleep(self, _):
         if self.is_interrupted:

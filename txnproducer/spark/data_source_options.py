@@ -19,6 +19,12 @@ from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import ARGUMENTS, SinkSettings, read_settings
 
 _BATCH_ID: Final = "batchId"
+_NOT_HERE: Final = {
+    "writers": "which cannot shuffle: use frame.repartition(n).write or .writeStream",
+    "driverRows": (
+        "whose rows all go by tasks: use writeStream.foreachBatch(ExactlyOnceKafkaSink(...))"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,9 @@ def read_data_source_options(
     # Kept apart: the sink has no option `batchId`, since each call of `write` names its batch.
     theirs = {name: value for name, value in options.items() if not _is(name, _BATCH_ID)}
     batch_ids = [value for name, value in options.items() if _is(name, _BATCH_ID)]
-    if any(_is(name, "writers") for name in theirs):
-        raise UnknownConfigError(
-            "writers cannot be set for a data source, which cannot shuffle: use"
-            " frame.repartition(n).write or .writeStream"
-        )
+    for name, reason in _NOT_HERE.items():
+        if any(_is(each, name) for each in theirs):
+            raise UnknownConfigError(f"{name} cannot be set for a data source, {reason}")
     # Before the settings are read: their check of "batch" would ask for a topic, and with one the
     # job would be refused all the same.
     _refuse_whole(theirs)

@@ -83,7 +83,7 @@ def _number_of(what: str) -> Callable[[str, Any], int]:
     return read
 
 
-def _batch_id(label: str, value: Any) -> int:
+def _count(label: str, value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
         raise InvalidConfigurationError(f"{label}={value!r}: must be an integer, 0 or above")
@@ -175,9 +175,15 @@ class SinkSettings:
         "`false` leaves the column `headers` out; by default it is written, as by Spark's sink",
         default=True,
     )
+    driver_rows: int | None = _option(
+        "driverRows",
+        _count,
+        "the driver itself writes a batch of at most so many rows [after one that was not"
+        " larger](#small-batches); 0 for none; default 10000",
+    )
     first_batch_id: int = _option(
         "firstBatchId",
-        _batch_id,
+        _count,
         "the one batch that [needs no ledger](#the-first-batch); default 0",
         default=0,
     )

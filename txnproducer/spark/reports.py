@@ -74,6 +74,7 @@ class BatchReport:
         timeout_share: the part of the transaction time-out that was used, by the slowest
             transaction; above 1 it would have been aborted.
         slowest: the partition that took longest, or None.
+        is_by_driver: whether the driver has written the rows itself.
     """
 
     batch_id: int
@@ -87,6 +88,7 @@ class BatchReport:
     retries: int = 0
     timeout_share: float = 0.0
     slowest: int | None = None
+    is_by_driver: bool = False
 
     def tell(self, sink_id: str, timeout_ms: int) -> None:
         """Write a line to the log, and a warning if the time-out has come near."""
@@ -165,6 +167,8 @@ def report_partitions(
     reports: Iterable[PartitionReport],
     phases: Mapping[str, float],
     timeout_ms: int,
+    *,
+    is_by_driver: bool = False,
 ) -> BatchReport:
     """Return the report of a batch with a transaction for each partition.
 
@@ -173,6 +177,7 @@ def report_partitions(
         reports: of all partitions, in any order.
         phases: seconds of the driver, by phase.
         timeout_ms: of each transaction.
+        is_by_driver: whether the driver has written the rows itself.
     """
     parts = tuple(sorted(reports, key=lambda one: one.partition))
     replayed = sum(part.is_replay for part in parts)
@@ -194,6 +199,7 @@ def report_partitions(
         sum(part.attempt for part in parts),
         longest_s * 1000 / timeout_ms,
         slowest.partition if slowest is not None and longest_s else None,
+        is_by_driver,
     )
 
 
@@ -203,6 +209,8 @@ def report_whole(
     phases: Mapping[str, float],
     timeout_ms: int,
     attempts: int,
+    *,
+    is_by_driver: bool = False,
 ) -> BatchReport:
     """Return the report of a batch that this call has committed in one transaction.
 
@@ -212,6 +220,7 @@ def report_whole(
         phases: seconds of the driver, by phase; of them `driver.transaction` of that attempt.
         timeout_ms: of the transaction.
         attempts: how often the batch was tried.
+        is_by_driver: whether the driver has written the rows itself.
     """
     open_s = phases.get("driver.transaction", 0.0)
     slowest = max(parts, key=lambda one: sum(one.seconds.values()), default=None)
@@ -228,6 +237,7 @@ def report_whole(
         max(0, attempts - 1),
         open_s * 1000 / timeout_ms,
         None if slowest is None else slowest.partition,
+        is_by_driver,
     )
 
 

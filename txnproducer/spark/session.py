@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError
@@ -168,6 +169,16 @@ def _is_interrupted(df: Any, error: BaseException) -> bool:
     return False
 
 
+def stop_raiser(df: Any) -> Callable[[], None]:
+    """Return a function that raises if the query or Spark was stopped, as far as Spark shows it.
+
+    A client of Connect learns of a stop only by its next answer.
+    """
+    if is_connect(df):
+        return lambda: None
+    return partial(raise_if_stopped, _context_of(df))
+
+
 def raise_if_stopped(context: Any) -> None:
     """Raise if the work of the calling thread has to stop.
 
@@ -184,8 +195,16 @@ def raise_if_stopped(context: Any) -> None:
     java_context = context._jsc  # noqa: SLF001 - None once Spark was stopped from Python
     if java_context is None or java_context.sc().isStopped():
         raise StoppedError("Spark was stopped: rows without a commit are not written")
-    # A thread with its interrupt pending does not begin to sleep, but raises.
-    context._jvm.java.lang.Thread.sleep(0)  # noqa: SLF001 - the thread that PySpark pins to ours
+    # In the JVM's thread that is pinned to ours: with its interrupt pending it does not begin to
+    # sleep, but raises.
+    _sleep_of(context._gateway)(0)  # noqa: SLF001 - there is no public way to the JVM
+
+
+@lru_cache(maxsize=1)
+def _sleep_of(gateway: Any) -> Callable[[int], None]:
+    """Return the JVM's `Thread.sleep`. Py4J asks the JVM for each part of its name."""
+    sleep: Callable[[int], None] = gateway.jvm.java.lang.Thread.sleep
+    return sleep
 
 
 @contextlib.contextmanager

@@ -59,6 +59,8 @@ class ExactlyOnceKafkaSink:
         on_missing_ledger: "stop" (the default), or "write" if no ledger is expected.
         on_replay_mismatch: "stop" (the default), or "keep" to leave committed rows as they are.
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
+        driver_rows: the most rows of a batch that the driver writes itself, after one that was
+            not larger; 0 for none, default 10,000. See docs/spark.md, "Small batches".
         first_batch_id: the one batch that needs no ledger; 0 by default.
         on_event: called in the tasks with the name of an event and a dict; must be picklable.
         options: Spark's options: `kafka.*`, `topic`, `includeHeaders`, `transactionTimeout`, and
@@ -84,6 +86,7 @@ class ExactlyOnceKafkaSink:
         on_missing_ledger: Literal["stop", "write"] | None = None,
         on_replay_mismatch: Literal["stop", "keep"] | None = None,
         on_foreign_ledger: Literal["stop", "take_over"] | None = None,
+        driver_rows: int | None = None,
         first_batch_id: int | None = None,
         on_event: OnEvent | None = None,
         options: Mapping[str, Any] | None = None,
@@ -135,8 +138,9 @@ class ExactlyOnceKafkaSink:
         # Before the cluster is asked: a frame that does not fit needs no connection to be refused.
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
-        is_whole = self._settings.is_whole
-        checks.check_speculation(is_on=session.speculates(df), is_whole=is_whole)
+        if not self._cluster.are_made:  # the setting is one of Spark's start, and cannot change
+            is_whole = self._settings.is_whole
+            checks.check_speculation(is_on=session.speculates(df), is_whole=is_whole)
         # Kept for `refresh_ledger`, which has no frame to ask.
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"

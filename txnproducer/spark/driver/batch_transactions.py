@@ -28,19 +28,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.batch_retries import MOST_ATTEMPTS, retrying
+from txnproducer.spark.driver.whole_parts import entry_of, is_lost, refuse_failed, slowest
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
-from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
-from txnproducer.spark.ledger.producers import CLOSE_S, config_for
+from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, CLOSE_S, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
@@ -49,10 +48,13 @@ from txnproducer.spark.session import tells_of_stop
 from txnproducer.spark.tasks.participant import Part
 
 _LOG = logging.getLogger(__name__)
-_CLOSE_AT_STOP_S: Final = 0.5  # `query.stop()` waits for it
 
 # Takes the lease, and whether this is the last attempt.
 RunTasks: TypeAlias = Callable[[TransactionLease, bool], list[Part]]
+# Sends the rows itself.
+SendRows: TypeAlias = Callable[[TransactionalProducer], Part]
+# Fills the transaction, and adds the parts that it has, also if it raises.
+_Fill: TypeAlias = Callable[[TransactionalProducer, list[Part]], None]
 
 
 class BatchTransactions:
@@ -64,6 +66,7 @@ class BatchTransactions:
         tell: called with events: a name, the batch and the number of rows.
 
     Attributes:
+        last: the entry that the last look at the ledger has found, or the last commit has made.
         attempts: how often the last batch was tried.
         transaction_s: how long the transaction of the last batch was open, in seconds.
     """
@@ -74,6 +77,7 @@ class BatchTransactions:
         self._ledger = ledger
         self._taking = TakeOver(rules)
         self._tell = tell
+        self.last: LedgerEntry | None = None
         self.attempts = 0
         self.transaction_s = 0.0
         self._producer: TransactionalProducer | None = None
@@ -107,6 +111,17 @@ class BatchTransactions:
             return self._open(batch)
         return self._look(batch)
 
+    def goes_on(self, batch: LedgerBatch) -> bool:
+        """Return whether a batch needs no look at the ledger.
+
+        Whoever writes with this sink id takes the id, and a commit under an id that was taken is
+        refused. Until then the ledger is as the last batch left it.
+        """
+        last = self.last
+        if self._producer is None or last is None:
+            return False
+        return last.query_id == batch.query_id and last.batch_id < batch.batch_id
+
     def _open(self, batch: LedgerBatch) -> LedgerEntry | None:
         """Take the id, and then read the ledger. If that fails, the id is let go again."""
         producer = self._take()
@@ -126,7 +141,7 @@ class BatchTransactions:
         run_tasks: RunTasks,
         raise_if_stopped: Callable[[], None] = lambda: None,
     ) -> tuple[list[Part], LedgerEntry | None]:
-        """Write a batch, and commit it.
+        """Have tasks write a batch, and commit it.
 
         Args:
             batch: the batch.
@@ -142,15 +157,42 @@ class BatchTransactions:
             BatchTimedOutError: it took longer than the transaction time-out.
             Exception: raised by Spark for the frame itself.
         """
+
+        def fill(producer: TransactionalProducer, parts: list[Part]) -> None:
+            self._fill_by_tasks(producer, batch, run_tasks, parts)
+
+        return self._write(batch, fill, raise_if_stopped)
+
+    def write_rows(
+        self, batch: LedgerBatch, send: SendRows, raise_if_stopped: Callable[[], None]
+    ) -> tuple[list[Part], LedgerEntry | None]:
+        """Write a batch without tasks, and commit it.
+
+        Args:
+            batch: the batch.
+            send: sends all rows with the driver's own producer, and returns them as a part.
+            raise_if_stopped: raises if the query or Spark was stopped.
+
+        Returns, raises: see `write`.
+        """
+
+        def fill(producer: TransactionalProducer, parts: list[Part]) -> None:
+            parts.append(send(producer))
+
+        return self._write(batch, fill, raise_if_stopped)
+
+    def _write(
+        self, batch: LedgerBatch, fill: _Fill, raise_if_stopped: Callable[[], None]
+    ) -> tuple[list[Part], LedgerEntry | None]:
         self.attempts = 0
         retry = retrying(raise_if_stopped)
-        parts, entry = retry(self._attempt, batch, run_tasks, raise_if_stopped)
+        parts, entry = retry(self._attempt, batch, fill, raise_if_stopped)
         if entry is None:  # after the retries: an error of the hook must not cause another attempt
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
         return parts, entry
 
     def _attempt(
-        self, batch: LedgerBatch, run_tasks: RunTasks, raise_if_stopped: Callable[[], None]
+        self, batch: LedgerBatch, fill: _Fill, raise_if_stopped: Callable[[], None]
     ) -> tuple[list[Part], LedgerEntry | None]:
         if self._producer is None:
             entry = self._open(batch)
@@ -165,12 +207,13 @@ class BatchTransactions:
         parts: list[Part] = []
         try:
             producer.begin_transaction()
-            self._fill(producer, batch, run_tasks, parts)
+            fill(producer, parts)
+            self._write_entry(producer, batch, parts)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
             raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
         except BaseException as error:
             if tells_of_stop(error):
-                self._give_up(_CLOSE_AT_STOP_S)  # aborts, but does not wait for a dead broker
+                self._give_up(CLOSE_AT_STOP_S)  # aborts, but does not wait for a dead broker
                 raise
             # Asked before the abort, which changes the answer of the coordinator.
             is_replaced = self._is_replaced(parts, error)
@@ -183,7 +226,7 @@ class BatchTransactions:
             raise
         return self._commit(producer, batch, parts)
 
-    def _fill(
+    def _fill_by_tasks(
         self,
         producer: TransactionalProducer,
         batch: LedgerBatch,
@@ -196,13 +239,14 @@ class BatchTransactions:
                 self._lease = producer.lease(batch.writers)
             parts += run_tasks(self._lease, self.attempts == MOST_ATTEMPTS)
             # Before the receipts are adopted: a commit with one part missing would tear the batch.
-            _refuse_failed(batch, parts)
+            refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)
-        rows = sum(part.rows for part in parts)
-        digest = total(part.digest for part in parts)
-        entry = LedgerEntry(batch.batch_id, batch.query_id, batch.writers, rows, digest)
+
+    def _write_entry(
+        self, producer: TransactionalProducer, batch: LedgerBatch, parts: list[Part]
+    ) -> None:
         # In the same transaction as the rows, so that the two cannot disagree.
-        self._ledger.write_whole(producer, entry)
+        self._ledger.write_whole(producer, entry_of(batch, parts))
 
     def _commit(
         self, producer: TransactionalProducer, batch: LedgerBatch, parts: list[Part]
@@ -226,6 +270,7 @@ class BatchTransactions:
             self._give_up(0)  # interrupted: the next batch reads the ledger
             raise
         self.transaction_s = time.monotonic() - self._began_s
+        self.last = entry_of(batch, parts)
         return parts, None
 
     def _timed_out(
@@ -236,13 +281,13 @@ class BatchTransactions:
         seconds = time.monotonic() - self._began_s
         # The time alone proves nothing: a slow batch may fail for another reason, and may be
         # retried.
-        if self._lease is None or not _is_lost(parts, error) or seconds * 1000 < timeout_ms:
+        if self._lease is None or not is_lost(parts, error) or seconds * 1000 < timeout_ms:
             return None
-        return timed_out(batch.batch_id, timeout_ms, seconds, _slowest(parts))
+        return timed_out(batch.batch_id, timeout_ms, seconds, slowest(parts))
 
     def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
         """Return whether the transaction is lost because another driver has taken the id."""
-        if self._lease is None or not _is_lost(parts, error):
+        if self._lease is None or not is_lost(parts, error):
             return False
         return is_another_driver_seen(self._ledger, self._lease)
 
@@ -278,6 +323,7 @@ class BatchTransactions:
         # Dropped before the close: if that is interrupted, no later batch uses a producer half
         # closed.
         producer, self._producer = self._producer, None
+        self.last = None  # whoever takes the id now may commit
         if producer is not None:
             producer.close(timeout_s)
 
@@ -331,6 +377,7 @@ class BatchTransactions:
         # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
         check_one_atomicity(self._ledger, view, is_whole=True)
+        self.last = view.whole
         entries = {} if view.whole is None else {0: view.whole}
         self._taking.look_at(None, entries, batch.query_id)
         is_taken_over = bool(self._taking.of(entries, batch.batch_id, batch.query_id))
@@ -339,32 +386,8 @@ class BatchTransactions:
         )
 
 
-def _is_lost(parts: list[Part], error: BaseException) -> bool:
-    return sign_of_loss(error) is not None or any(part.is_lost for part in parts)
-
-
-def _refuse_failed(batch: LedgerBatch, parts: list[Part]) -> None:
-    failed = [part for part in parts if part.receipt is None]
-    if not failed:
-        return
-    text = "; ".join(part.failure for part in failed)
-    is_users = any(part.recovery == "fix" for part in failed)
-    raise BatchFailedError(
-        f"batch {batch.batch_id} could not be written, and nothing of it is visible: {text}",
-        recovery="fix" if is_users else "abort",
-    )
-
-
 def _as_failed(batch: LedgerBatch, error: KafkaError) -> BatchFailedError:
     return BatchFailedError(
         f"batch {batch.batch_id} was not committed, and nothing of it is visible: {error}",
         recovery="fix" if error.recovery == "fix" else "abort",
     )
-
-
-def _slowest(parts: list[Part]) -> str:
-    if not parts:
-        return ""
-    seconds = [sum(part.seconds.values()) for part in parts]
-    number = seconds.index(max(seconds))
-    return f" (the slowest part was partition {number}, {seconds[number]:.1f} s)"

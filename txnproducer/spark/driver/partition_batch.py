@@ -2,7 +2,8 @@
 
 Why it exists: partitions commit one by one, so a batch can be broken off half-way. The driver
 completes such a batch only if the rows are cut as they were; it reads all of them once before it
-has any task write.
+has any task write. A small batch is one transaction of partition 0, which the driver writes
+itself.
 
 Owns: the driver's side of such a batch: its passes over the frame. Must not know: how ids are
 taken (`runs.py`), how a task writes.
@@ -15,15 +16,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+from txnproducer.errors import KafkaError
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.batch_retries import retrying
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.frames import Partitions, partitions_of
+from txnproducer.spark.driver.kept_producer import KeptProducer
 from txnproducer.spark.driver.replay import report_replay
 from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.driver.small_batches import SmallBatches
+from txnproducer.spark.errors import PartialReplayError
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
-from txnproducer.spark.ledger.rules import added_up, check_without_frame, is_whole
-from txnproducer.spark.ledger.slots import assign_slots
+from txnproducer.spark.ledger.rules import (
+    added_up,
+    check_run,
+    check_without_frame,
+    is_whole,
+)
+from txnproducer.spark.ledger.slots import Content, assign_slots
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
 from txnproducer.spark.reports import (
@@ -34,13 +47,17 @@ from txnproducer.spark.reports import (
     report_partitions,
 )
 from txnproducer.spark.rows.schema import written_columns
+from txnproducer.spark.session import stop_raiser
 from txnproducer.spark.tasks.partition_transaction import (
     BatchPlan,
+    OwnTransaction,
     PartitionOrder,
     PartitionTask,
     PartitionWriter,
     skip_rows,
 )
+from txnproducer.spark.tasks.task_rows import TaskRows
+from txnproducer.spark.tasks.task_steps import take_steps
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,10 +86,19 @@ class PartitionBatches:
         self._cluster = cluster
         self._on_event = on_event
         self.runs = Runs(ledger, settings.rules)
+        self._small = SmallBatches(settings.driver_rows)
+        self._kept = KeptProducer(ledger)
+        self._is_begun = False
 
     def check(self, batch_id: int, query_id: str) -> None:
         """Check, before the frame is planned, that the batch may be written. See `Runs.check`."""
-        self.runs.check(batch_id, query_id)
+        found = self.runs.check(batch_id, query_id)
+        self._is_begun = False
+        if found:
+            last = max(entry.batch_id for entry in found.values())
+            rows = sum(entry.rows for entry in found.values() if entry.batch_id == last)
+            self._small.note(rows)
+            self._is_begun = last == batch_id
 
     def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
         """Write a batch, and return its report.
@@ -89,6 +115,15 @@ class PartitionBatches:
         """
         wanted = self._settings.writers
         frame = written_columns(frame, self._settings.reader())
+        # A part of a batch that tasks have begun can be completed by tasks alone.
+        batches = None if self._is_begun else self._small.read(frame)
+        if batches is not None:
+            stop = stop_raiser(frame)
+            report = self._write_small(batches, LedgerBatch(batch_id, query_id, 1), began_s, stop)
+            if report is not None:
+                return report
+        # A task takes the id of partition 0 now.
+        self._kept.let_go()
         if wanted is not None:
             frame = frame.repartition(wanted)
         # The number of writers and the run are known only later: they are in the orders.
@@ -114,12 +149,63 @@ class PartitionBatches:
         # Not after an error: then the ledger shows whether the run can go on.
         self.runs.batch_done()
         phases = phases_since(began_s, checked_s)
-        return report_partitions(batch_id, reports, phases, self._cluster.timeout_ms())
+        report = report_partitions(batch_id, reports, phases, self._cluster.timeout_ms())
+        self._small.note(report.rows)
+        return report
+
+    def _write_small(
+        self,
+        batches: list[Any],
+        batch: LedgerBatch,
+        began_s: float,
+        raise_if_stopped: Callable[[], None],
+    ) -> BatchReport | None:
+        """Write the rows of a small batch, and return its report.
+
+        Returns:
+            None if tasks have begun the batch, and it is not whole.
+        """
+        done: Mapping[int, LedgerEntry] = {}
+        if self._kept.is_held and self.runs.goes_on(batch):
+            plan = self._batch_plan(batch, self.runs.go_on(batch))
+        else:
+            try:
+                plan, done = self.plan(batch)
+            except PartialReplayError:
+                # Its entries were not decided yet when `check` looked.
+                return None
+        if done:  # whole, since its number of writers is that of its entries
+
+            def read() -> list[Content]:
+                rows = TaskRows(plan.arrow_rows(batches), batch.batch_id, 0, None)
+                rows.read()
+                return [rows.content]
+
+            on_mismatch = self._settings.on_replay_mismatch
+            report = report_replay(added_up(done), read, on_mismatch, began_s)
+        else:
+            checked_s = time.monotonic()
+            # The rows are here, so another attempt does not evaluate the frame again.
+            part = retrying(raise_if_stopped)(self._attempt, plan, batches, raise_if_stopped)
+            phases = phases_since(began_s, checked_s)
+            report = report_partitions(
+                batch.batch_id, [part], phases, self._cluster.timeout_ms(), is_by_driver=True
+            )
+        self.runs.batch_done()
+        self._small.note(report.rows)
+        return report
+
+    def _attempt(
+        self, plan: BatchPlan, batches: list[Any], raise_if_stopped: Callable[[], None]
+    ) -> PartitionReport:
+        raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
+        return take_steps(_KeptTransaction(plan, batches, self._kept))
 
     def partition_writer(
         self, batch_id: int, query_id: str, writers: int
     ) -> Callable[[Iterable[Any]], None]:
         """Return the function for `foreachPartition`. See `ExactlyOnceKafkaSink`."""
+        self._kept.let_go()
         plan, done = self.plan(LedgerBatch(batch_id, query_id, writers))
         if self._settings.on_replay_mismatch != "keep":
             check_without_frame(batch_id, done, writers)
@@ -157,10 +243,34 @@ class PartitionBatches:
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """Commit plan and entries again as they are. See `Runs.refresh`."""
+        self._kept.let_go()
         return self.runs.refresh(query_id, settings)
 
     def close(self) -> None:
-        """Do nothing. No producer of the driver's lives longer than a call."""
+        """Close the producer that is kept between small batches."""
+        self._kept.let_go()
+
+
+class _KeptTransaction(OwnTransaction):
+    """The work of a task, done on the driver with a producer that is kept."""
+
+    def __init__(self, plan: BatchPlan, batches: list[Any], kept: KeptProducer) -> None:
+        super().__init__(plan, 0, plan.arrow_rows(batches))
+        self._kept = kept
+        self._settings = plan.producer
+        self._was_held = kept.is_held
+
+    def take(self) -> AbstractContextManager[TransactionalProducer]:
+        return self._kept.held(self._settings)
+
+    def replay(self) -> PartitionReport | None:
+        # The ledger is as the driver has read or left it while it held the id.
+        return None if self._was_held else super().replay()
+
+    def _after_loss(self, error: KafkaError) -> PartitionReport:
+        # Another driver may have begun a run. A task leaves that to its driver.
+        check_run(self._look()[0], self._plan.run, self._plan.query_id)
+        return super()._after_loss(error)
 
 
 def _run_tasks(

@@ -35,7 +35,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
+from txnproducer.errors import (
+    IllegalStateError,
+    KafkaTimeoutError,
+    UnstableOffsetCommitError,
+)
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
@@ -71,7 +75,7 @@ class Runs:
         self._planned_s = 0.0
         self.taken_over: _Entries = {}
 
-    def check(self, batch_id: int, query_id: str) -> None:
+    def check(self, batch_id: int, query_id: str) -> _Entries | None:
         """Check, before a run begins, that a batch may be written, for any number of partitions.
 
         No task is fenced. A run that goes on asks nothing here.
@@ -80,6 +84,9 @@ class Runs:
             batch_id: of the batch.
             query_id: of the query that it belongs to.
 
+        Returns:
+            The entries of partitions, or None if nothing was asked.
+
         Raises:
             SinkError: the ledger stops the batch.
             KafkaError: the cluster refused, or did not answer.
@@ -87,7 +94,8 @@ class Runs:
         # A run that goes on holds all ids, so nothing can have changed that its own looks do not
         # see.
         if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
-            self._first_look.check(batch_id, query_id)
+            return self._first_look.check(batch_id, query_id)
+        return None
 
     def enter(self, batch: LedgerBatch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Take the ids that a batch needs, so that only the tasks of this run can commit.
@@ -125,6 +133,25 @@ class Runs:
         self._plan, entries = plan, view.entries
         self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
         return plan.run, self._check(batch, entries)
+
+    def goes_on(self, batch: LedgerBatch) -> bool:
+        """Return whether a batch needs no look at the ledger, if the id of partition 0 is held.
+
+        Whoever writes with this sink id begins a run, and so fences all ids. A commit under an id
+        that is held since the last batch says so. Until then the ledger is as that batch left it.
+        """
+        plan, last = self._plan, self._last
+        if plan is None or last is None or not self._is_last_reported or self._is_plan_old():
+            return False
+        is_next = batch.batch_id > last.batch_id and batch.writers <= plan.most_writers
+        return is_next and batch.query_id == last.query_id == plan.query_id
+
+    def go_on(self, batch: LedgerBatch) -> int:
+        """Begin a batch without a look at the ledger, and return the run. See `goes_on`."""
+        if self._plan is None:
+            raise IllegalStateError("a run that has not begun cannot go on")
+        self._last, self._is_last_reported = batch, False
+        return self._plan.run
 
     def enter_commit(self, batch: LedgerBatch, settings: Mapping[str, str]) -> _Entries:
         """Shut out other commits and tasks before the open parts of a batch are committed.

@@ -8,16 +8,18 @@ writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from txnproducer.lease import TransactionLease
+from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.frames import partitions_of
 from txnproducer.spark.driver.replay import report_replay
-from txnproducer.spark.ledger.entries import LedgerBatch
+from txnproducer.spark.driver.small_batches import SmallBatches
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.slots import Content
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
@@ -29,9 +31,14 @@ from txnproducer.spark.reports import (
     report_whole,
     tell,
 )
+from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import placed
 from txnproducer.spark.rows.schema import written_columns
+from txnproducer.spark.session import stop_raiser
 from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask
+from txnproducer.spark.tasks.task_rows import TaskRows
+
+_Written: TypeAlias = tuple[list[Part], LedgerEntry | None]
 
 
 class WholeBatches:
@@ -57,10 +64,13 @@ class WholeBatches:
         self._cluster = cluster
         self._on_event = on_event
         self.transactions = BatchTransactions(ledger, settings.rules, partial(tell, on_event))
+        self._small = SmallBatches(settings.driver_rows)
 
     def check(self, batch_id: int, query_id: str) -> None:
         """Check, before the frame is planned, that the batch may be written."""
         self.transactions.check(batch_id, query_id)
+        if self.transactions.last is not None:
+            self._small.note(self.transactions.last.rows)
 
     def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
         """Write a batch, and return its report. The arguments: see `PartitionBatches.write`.
@@ -69,11 +79,16 @@ class WholeBatches:
             SinkError, KafkaError: refused, or failed for good; nothing of it will be visible.
             Exception: raised by Spark for the frame itself.
         """
-        settings, transactions = self._cluster.producer_settings(), self.transactions
-        reader = self._settings.reader()
+        settings = self._cluster.producer_settings()
+        transactions, reader = self.transactions, self._settings.reader()
         # Columns that are not written are dropped before the shuffle, which would carry them
         # along.
-        cut = placed(written_columns(frame, reader), self._cluster.partitions)
+        frame = written_columns(frame, reader)
+        batches = self._small.read(frame)
+        if batches is not None:
+            stop = stop_raiser(frame)
+            return self._write_small(batches, LedgerBatch(batch_id, query_id, 1), began_s, stop)
+        cut = placed(frame, self._cluster.partitions)
         task = ParticipantTask(settings, reader, cut.places, batch_id, self._on_event)
         # Before the transaction begins: counting runs the frame's shuffles, and its time-out would
         # run.
@@ -88,20 +103,76 @@ class WholeBatches:
             parts: list[Part] = partitions.run(ParticipantOrder(lease, seeks_cause=is_last))
             return parts
 
+        def write() -> _Written:
+            return transactions.write(batch, run_tasks, partitions.raise_if_stopped)
+
+        return self._write(batch, began_s, write, read, is_by_driver=False)
+
+    def _write_small(
+        self,
+        batches: list[Any],
+        batch: LedgerBatch,
+        began_s: float,
+        raise_if_stopped: Callable[[], None],
+    ) -> BatchReport:
+        """Write the rows of a small batch, and return its report."""
+        reader = self._settings.reader(self._cluster.partitions)
+
+        # The rows are here, so another attempt does not evaluate the frame again.
+        def rows() -> TaskRows:
+            return TaskRows(ArrowRows(batches, reader), batch.batch_id, 0, self._on_event)
+
+        def read() -> list[Content]:
+            found = rows()
+            found.read()
+            return [found.content]
+
+        def send(producer: TransactionalProducer) -> Part:
+            found = rows()
+            with found.timed("write"):
+                found.send_to(producer)
+            return Part(None, failure="", recovery="abort", **found.measured)
+
+        def write() -> _Written:
+            return self.transactions.write_rows(batch, send, raise_if_stopped)
+
+        return self._write(batch, began_s, write, read, is_by_driver=True)
+
+    def _write(
+        self,
+        batch: LedgerBatch,
+        began_s: float,
+        write: Callable[[], _Written],
+        read: Callable[[], list[Content]],
+        *,
+        is_by_driver: bool,
+    ) -> BatchReport:
+        transactions = self.transactions
         parts: list[Part] = []
-        entry = transactions.enter(batch, settings)
+        entry = None
+        if not (is_by_driver and transactions.goes_on(batch)):
+            entry = transactions.enter(batch, self._cluster.producer_settings())
         checked_s = time.monotonic()
         if entry is None:
-            parts, entry = transactions.write(batch, run_tasks, partitions.raise_if_stopped)
+            parts, entry = write()
         # Not an `else`: the commit in doubt of an earlier attempt may turn out to have succeeded.
         if entry is not None:
-            return report_replay(entry, read, self._settings.on_replay_mismatch, began_s)
-        phases = {
-            **phases_since(began_s, checked_s),
-            "driver.transaction": transactions.transaction_s,
-        }
-        timeout_ms = self._cluster.timeout_ms()
-        return report_whole(batch_id, _reports(parts), phases, timeout_ms, transactions.attempts)
+            report = report_replay(entry, read, self._settings.on_replay_mismatch, began_s)
+        else:
+            phases = {
+                **phases_since(began_s, checked_s),
+                "driver.transaction": transactions.transaction_s,
+            }
+            report = report_whole(
+                batch.batch_id,
+                _reports(parts),
+                phases,
+                self._cluster.timeout_ms(),
+                transactions.attempts,
+                is_by_driver=is_by_driver,
+            )
+        self._small.note(report.rows)
+        return report
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """Commit the entry again as it is. See `BatchTransactions.refresh`."""

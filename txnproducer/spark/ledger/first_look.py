@@ -51,15 +51,15 @@ class FirstLook:
         self._checked_groups = 0
         self.take_over = TakeOver(rules)
 
-    def check(self, batch_id: int, query_id: str) -> None:
-        """Check that a batch may be written, for any number of partitions.
+    def check(self, batch_id: int, query_id: str) -> _Entries:
+        """Return the entries of all partitions, if they let a batch be written, however it is cut.
 
         Raises:
             SinkError: the ledger stops the batch.
             KafkaError: the cluster refused, or did not answer.
         """
         self.check_groups(1)
-        self.check_any_cut(self.known_partitions(), batch_id, query_id)
+        return self.check_any_cut(self.known_partitions(), batch_id, query_id)
 
     def check_groups(self, writers: int) -> None:
         """Check the rights on the groups of the plan, of whole batches, and of partitions.

@@ -1,6 +1,6 @@
 """Producers under the transactional ids of a sink: how they are configured, held and closed.
 
-Owns: the one time limit of a close. Must not know: the content of the transactions.
+Owns: the time limits of a close. Must not know: the content of the transactions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.store import Ledger
 
 CLOSE_S: Final = 30.0
+CLOSE_AT_STOP_S: Final = 0.5  # `query.stop()` waits for it
 
 
 class _Closable(Protocol):

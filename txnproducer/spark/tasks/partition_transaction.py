@@ -85,7 +85,7 @@ class BatchPlan:
             SinkError: refused; nothing was written by this call.
             KafkaError: failed; nothing of this call will be visible.
         """
-        return take_steps(_OwnTransaction(self, partition, source))
+        return take_steps(OwnTransaction(self, partition, source))
 
     def rows(self, rows: Iterable[Any]) -> RowRecords:
         """Return the records of Spark's rows."""
@@ -96,7 +96,7 @@ class BatchPlan:
         return ArrowRows(batches, self.reader)
 
 
-class _OwnTransaction:
+class OwnTransaction:
     """The work of one task that commits its own transaction."""
 
     def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
@@ -104,17 +104,19 @@ class _OwnTransaction:
         self._partition = partition
         # Only a batch that is completed has slots that differ from Spark's numbers.
         self._slot = plan.slots.get(partition) or Slot(partition)
-        self._rows = TaskRows(source, plan.batch_id, partition, plan.on_event)
+        self.rows = TaskRows(source, plan.batch_id, partition, plan.on_event)
         self._began_s: float | None = None
         self._ended_s = 0.0
 
     def take(self) -> AbstractContextManager[TransactionalProducer]:
+        """See `TaskSteps`."""
         plan = self._plan
-        return own_producer(self._rows, plan.ledger, self._slot.number, plan.producer)
+        return own_producer(self.rows, plan.ledger, self._slot.number, plan.producer)
 
     def replay(self) -> PartitionReport | None:
+        """See `TaskSteps`."""
         plan = self._plan
-        with self._rows.timed("ledger"):
+        with self.rows.timed("ledger"):
             run, entry = self._look()
             # A later run of the sink may have begun before this task took its id.
             check_run(run, plan.run, plan.query_id)
@@ -141,7 +143,8 @@ class _OwnTransaction:
         return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
     def write(self, writer: TransactionalProducer) -> PartitionReport:
-        plan, rows = self._plan, self._rows
+        """See `TaskSteps`."""
+        plan, rows = self._plan, self.rows
         try:
             self._began_s = time.monotonic()
             writer.begin_transaction()
@@ -171,7 +174,7 @@ class _OwnTransaction:
 
     def _after_loss(self, error: KafkaError) -> PartitionReport:
         """Return the report of another attempt that has committed the rows, or raise the error."""
-        with self._rows.timed("ledger"):
+        with self.rows.timed("ledger"):
             # Without the run's check: rows that another attempt committed are there in whatever
             # run.
             _, entry = self._look()
@@ -201,10 +204,10 @@ class _OwnTransaction:
     def _compare(self, entry: LedgerEntry) -> PartitionReport:
         """Compare the committed rows with all rows, those after a half-way loss included."""
         plan = self._plan
-        self._rows.read()
-        content = self._rows.content
+        self.rows.read()
+        content = self.rows.content
         check_replay(plan.batch_id, self._partition, entry, content, plan.rules.on_replay_mismatch)
-        self._rows.tell("task_replayed", entry.rows)
+        self.rows.tell("task_replayed", entry.rows)
         return self._report(is_replay=True)
 
     def _report(self, *, is_replay: bool) -> PartitionReport:
@@ -214,7 +217,7 @@ class _OwnTransaction:
             is_replay=is_replay,
             transaction_seconds=open_s,
             attempt=attempt_number(),
-            **self._rows.measured,
+            **self.rows.measured,
         )
 
 

@@ -1,0 +1,207 @@
+"""Small batches that the driver writes itself, on a real broker and a real Spark."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from integration.spark_frames import expected, keyed, keyless, wait_for
+from txnproducer.spark import LedgerError, ReplayMismatchError, StaleRunError
+from txnproducer.spark.rows.few_rows import read_few
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+both = pytest.mark.parametrize("atomicity", ["partition", "batch"])
+
+
+class Break(Exception):  # noqa: N818 - the name of a fault
+    """The exception of a hook."""
+
+
+class Hook:
+    """Breaks off at an event, a given number of times."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.breaks: dict[str, int] = {}
+
+    def __call__(self, name, info):
+        self.events.append(name)
+        if self.breaks.get(name):
+            self.breaks[name] -= 1
+            raise Break(name)
+
+
+@both
+def test_the_driver_writes_the_batch_after_a_small_one(spark, kafka, topic, make_sink, atomicity):
+    sink = make_sink(atomicity=atomicity, driver_rows=None)
+    reports = [sink.write(keyed(spark, 20, first=20 * n), n) for n in range(4)]
+    assert [report.is_by_driver for report in reports] == [False, True, True, True]
+    assert [report.rows for report in reports] == [20] * 4
+    assert reports[-1].transactions == 1
+    wait_for(kafka, topic, expected(80))
+
+
+@both
+def test_a_batch_with_too_many_rows_goes_by_tasks_and_so_does_the_next(
+    spark, kafka, topic, make_sink, atomicity
+):
+    sink = make_sink(atomicity=atomicity, driver_rows=20)
+    sizes = (20, 21, 20, 20, 0, 20)
+    first = 0
+    by_driver = []
+    for number, size in enumerate(sizes):
+        by_driver.append(sink.write(keyless(spark, size, first=first), number).is_by_driver)
+        first += size
+    assert by_driver == [True, False, False, True, True, True]
+    wait_for(kafka, topic, expected(sum(sizes)))
+
+
+@both
+@pytest.mark.parametrize("by_driver_first", [True, False])
+def test_a_batch_that_comes_again_in_the_other_way_is_compared_in_sum(
+    spark, kafka, topic, make_sink, atomicity, by_driver_first
+):
+    ways = (100, 0) if by_driver_first else (0, 100)
+    first, again, other, last = [
+        make_sink(atomicity=atomicity, driver_rows=rows) for rows in (*ways, *ways)
+    ]
+    assert first.write(keyed(spark, 30), 0).is_by_driver == by_driver_first
+    report = again.write(keyed(spark, 30, partitions=5), 0)
+    assert (report.rows, report.transactions) == (30, 0)
+    with pytest.raises(ReplayMismatchError, match="30 rows"):
+        other.write(keyed(spark, 30, first=1), 0)
+    assert last.write(keyed(spark, 10, first=30), 1).rows == 10
+    wait_for(kafka, topic, expected(40))
+
+
+@both
+def test_a_batch_that_comes_again_in_the_same_run_is_not_written_twice(
+    spark, kafka, topic, make_sink, atomicity
+):
+    sink = make_sink(atomicity=atomicity, driver_rows=100)
+    for number in range(3):
+        sink.write(keyless(spark, 10, first=10 * number), number)
+    assert sink.write(keyless(spark, 10, first=20), 2).transactions == 0
+    with pytest.raises(ReplayMismatchError):
+        sink.write(keyless(spark, 10, first=21), 2)
+    with pytest.raises(LedgerError, match="rewound"):
+        sink.write(keyless(spark, 10, first=10), 1)
+    wait_for(kafka, topic, expected(30))
+
+
+@pytest.mark.parametrize(
+    ("atomicity", "event"),
+    [
+        ("partition", "task_before_commit"),
+        ("partition", "task_after_commit"),
+        ("batch", "batch_before_commit"),
+        ("batch", "batch_after_commit"),
+    ],
+)
+def test_a_batch_whose_write_is_broken_off_is_written_once(
+    spark, kafka, topic, make_sink, atomicity, event
+):
+    hook = Hook()
+    sink = make_sink(atomicity=atomicity, driver_rows=100, on_event=hook)
+    sink.write(keyless(spark, 10), 0)
+    hook.breaks[event] = 1
+    with pytest.raises(Break):
+        sink.write(keyless(spark, 10, first=10), 1)
+    wait_for(kafka, topic, expected(20 if "after" in event else 10))
+    report = sink.write(keyless(spark, 10, first=10), 1)
+    assert report.transactions == (0 if "after" in event else 1)
+    assert sink.write(keyless(spark, 10, first=20), 2).is_by_driver
+    wait_for(kafka, topic, expected(30))
+
+
+@both
+def test_two_drivers_do_not_write_one_batch_twice(spark, kafka, topic, make_sink, atomicity):
+    old = make_sink(atomicity=atomicity, driver_rows=100)
+    for number in range(2):
+        old.write(keyless(spark, 10, first=10 * number), number)
+    new = make_sink(atomicity=atomicity, driver_rows=100)
+    new.write(keyless(spark, 10, first=20), 2)
+    new.write(keyless(spark, 10, first=30), 3)
+    with pytest.raises((StaleRunError, LedgerError)):
+        old.write(keyless(spark, 10, first=20), 2)
+    wait_for(kafka, topic, expected(40))
+    assert new.status().query_id == "query"
+
+
+@both
+def test_a_refresh_between_small_batches_does_no_harm(spark, kafka, topic, make_sink, atomicity):
+    sink = make_sink(atomicity=atomicity, driver_rows=100)
+    for number in range(3):
+        assert sink.write(keyless(spark, 10, first=10 * number), number).is_by_driver
+        assert sink.refresh_ledger() == 1
+    wait_for(kafka, topic, expected(30))
+
+
+@both
+def test_small_batches_and_those_of_tasks_take_turns(spark, kafka, topic, make_sink, atomicity):
+    sink = make_sink(atomicity=atomicity, driver_rows=10)
+    by_driver = []
+    for number in range(6):
+        # Each second one is too large, and the next is not tried.
+        size = 10 if number % 3 else 40
+        report = sink.write(keyed(spark, size, partitions=4, first=1000 * number), number)
+        by_driver.append(report.is_by_driver)
+    assert by_driver == [False, False, True] * 2
+    wanted = sorted(row for n in range(6) for row in expected(10 if n % 3 else 40, first=1000 * n))
+    wait_for(kafka, topic, wanted)
+
+
+# --- the read ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def job_group(spark, name):
+    context = spark.sparkContext
+    context.setJobGroup(name, name)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+def test_a_read_keeps_the_order_of_each_partition(spark, in_one_task):
+    frame = keyless(spark, 3000, partitions=3)
+    batches = read_few(frame, 3000, in_one_task=in_one_task) or []
+    rows = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert sorted(rows) == sorted(f"value {n}" for n in range(3000))
+    for first in range(0, 3000, 1000):
+        part = [row for row in rows if first <= int(row.split()[1]) < first + 1000]
+        assert part == [f"value {n}" for n in range(first, first + 1000)]
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+def test_a_read_of_too_many_rows_or_bytes_ends(spark, in_one_task):
+    frame = spark.range(0, 100_000, 1, 4).selectExpr("repeat('x', 1000) AS value")
+    assert read_few(frame, 99, in_one_task=in_one_task) is None
+    assert read_few(frame, 100_000, in_one_task=in_one_task, most_bytes=100_000) is None
+    assert read_few(frame.where("id < 0"), 0, in_one_task=in_one_task) == []
+
+
+def test_a_read_that_ends_early_ends_no_other_job_of_its_group(spark):
+    slow = spark.range(0, 100_000, 1, 4).selectExpr(
+        "concat(repeat('x', 1000), cast(id AS string)) AS value"
+    )
+    with job_group(spark, "a query"):
+        assert read_few(slow, 100_000, most_bytes=100_000) is None
+        assert spark.range(10).count() == 10
+        assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "a query"
+    deadline = time.monotonic() + 30
+    tracker = spark.sparkContext.statusTracker()
+    while tracker.getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.05)  # the cancelled job's tasks end when they notice it
+    assert list(tracker.getActiveJobsIds()) == []
+
+
+def test_an_error_of_the_frame_is_raised_as_spark_raises_it(spark):
+    frame = spark.sql("SELECT raise_error('of the frame') AS value")
+    with pytest.raises(Exception, match="of the frame"):
+        read_few(frame, 10)
+    assert spark.range(3).count() == 3

@@ -1,0 +1,199 @@
+"""Small batches that the driver writes itself: the guess, the read's way, the kept producer."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+
+import pytest
+
+from tests.spark.whole_batches import ENTRY, FakeLedger, fake_batches, part
+from tests.spark.whole_batches import SETTINGS as OF_BATCHES
+from tests.spark.whole_batches import FakeProducer as OfBatches
+from txnproducer.errors import ProducerFencedError
+from txnproducer.spark.driver import kept_producer, small_batches
+from txnproducer.spark.driver.kept_producer import KeptProducer
+from txnproducer.spark.driver.small_batches import DRIVER_ROWS, SmallBatches
+from txnproducer.spark.errors import StoppedError
+from txnproducer.spark.ledger.entries import LedgerBatch
+from txnproducer.spark.ledger.store import Ledger
+
+FRAME, ROWS = object(), ["rows"]
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Return the list of reads, each as its bound and whether one task did it."""
+    done: list[tuple[int, bool]] = []
+
+    def read(frame, most_rows, *, in_one_task):
+        done.append((most_rows, in_one_task))
+        return ROWS
+
+    monkeypatch.setattr(small_batches, "can_read_few", lambda frame: True)
+    monkeypatch.setattr(small_batches, "read_few", read)
+    return done
+
+
+@pytest.fixture
+def takes(monkeypatch):
+    """Return a function that sets how long the following reads take, in seconds."""
+    clock = [0.0]
+
+    def set_to(seconds):
+        def now():
+            clock[0] += seconds
+            return clock[0]
+
+        monkeypatch.setattr(time, "monotonic", now)
+
+    return set_to
+
+
+# --- the guess -----------------------------------------------------------------------------------
+
+
+def test_the_batch_after_a_small_one_is_read_and_the_one_after_a_large_one_is_not(reads):
+    small = SmallBatches(None)
+    assert small.read(FRAME) is None  # nothing is known yet
+    small.note(DRIVER_ROWS)
+    assert small.read(FRAME) is ROWS
+    small.note(DRIVER_ROWS + 1)
+    assert small.read(FRAME) is None
+    assert reads == [(DRIVER_ROWS, False)]
+
+
+def test_a_bound_that_is_given_is_a_hint_for_the_first_batch(reads):
+    assert SmallBatches(5).read(FRAME) is ROWS
+    assert reads == [(5, False)]
+
+
+def test_a_bound_of_zero_leaves_every_batch_to_tasks(reads):
+    small = SmallBatches(0)
+    small.note(0)
+    assert small.read(FRAME) is None
+    assert reads == []
+
+
+def test_a_frame_that_spark_does_not_give_as_arrow_goes_by_tasks(monkeypatch, reads):
+    monkeypatch.setattr(small_batches, "can_read_few", lambda frame: False)
+    assert SmallBatches(5).read(FRAME) is None
+    assert reads == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ways"),
+    [
+        # By many tasks first, then by one, and from then on by the quicker way.
+        ((0.05, 0.02, 0.02), [False, True, True]),
+        ((0.05, 0.06, 0.05), [False, True, False]),
+        # Work that one task would do alone.
+        ((0.3, 0.3, 0.05, 0.05), [False, False, False, True]),
+        # One task has become slower.
+        ((0.05, 0.02, 0.4, 0.05), [False, True, True, False]),
+    ],
+)
+def test_a_frame_is_read_in_the_quicker_way(reads, takes, seconds, ways):
+    small = SmallBatches(5)
+    for each in seconds:
+        takes(each)
+        small.read(FRAME)
+    assert [in_one_task for _, in_one_task in reads] == ways
+
+
+# --- the kept producer ---------------------------------------------------------------------------
+
+
+class FakeProducer:
+    made: list[FakeProducer]
+    fails = False
+
+    @classmethod
+    def from_config(cls, config):
+        cls.made.append(cls())
+        return cls.made[-1]
+
+    def __init__(self) -> None:
+        self.closed: list[float] = []
+
+    def init_transactions(self):
+        if self.fails:
+            raise ProducerFencedError("fenced")
+
+    def close(self, timeout):
+        self.closed.append(timeout)
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    monkeypatch.setattr(FakeProducer, "made", [], raising=False)
+    monkeypatch.setattr(FakeProducer, "fails", False)
+    monkeypatch.setattr(kept_producer, "TransactionalProducer", FakeProducer)
+    return KeptProducer(Ledger("host:1", "sink", "topic", {}))
+
+
+SETTINGS = {"bootstrap.servers": "host:1"}
+
+
+def test_a_producer_is_kept_until_it_is_let_go(kept):
+    with kept.held(SETTINGS) as first:
+        pass
+    with kept.held(SETTINGS) as second:
+        pass
+    assert first is second
+    assert kept.is_held
+    kept.let_go()
+    kept.let_go()
+    assert not kept.is_held
+    assert first.closed == [30.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout_s"), [(ProducerFencedError("x"), 30.0), (StoppedError("x"), 0.5)]
+)
+def test_a_producer_is_let_go_after_an_error(kept, error, timeout_s):
+    with pytest.raises(type(error)), kept.held(SETTINGS) as producer:
+        raise error
+    assert not kept.is_held
+    assert producer.closed == [timeout_s]
+
+
+def test_a_producer_that_cannot_take_the_id_is_not_kept(kept, monkeypatch):
+    monkeypatch.setattr(FakeProducer, "fails", True)
+    with pytest.raises(ProducerFencedError), kept.held(SETTINGS):
+        pass
+    assert not kept.is_held
+    assert FakeProducer.made[0].closed == [0]
+
+
+# --- batches without a look at the ledger --------------------------------------------------------
+
+
+def test_a_whole_batch_needs_no_look_while_the_id_is_held(monkeypatch):
+    make, log = fake_batches(monkeypatch)
+    batches = make(found=[ENTRY])  # batch 3
+    next_one = LedgerBatch(4, "query", 1)
+    assert not batches.goes_on(next_one)
+    batches.enter(next_one, OF_BATCHES)
+    assert batches.goes_on(next_one)
+    assert not batches.goes_on(LedgerBatch(3, "query", 1))
+    log.clear()
+    batches.write_rows(next_one, lambda producer: part(), lambda: None)
+    assert log == ["begin", "entry of 5 rows", "tell", "commit", "tell"]
+    assert not batches.goes_on(next_one)
+    assert batches.goes_on(LedgerBatch(5, "query", 1))
+    assert not batches.goes_on(LedgerBatch(5, "another", 1))
+
+
+def test_a_whole_batch_needs_a_look_after_the_id_was_let_go(monkeypatch):
+    make, _ = fake_batches(monkeypatch)
+    batches = make(found=[ENTRY])
+    batches.enter(LedgerBatch(4, "query", 1), OF_BATCHES)
+    batches.write_rows(LedgerBatch(4, "query", 1), lambda producer: part(), lambda: None)
+    batches.close()
+    assert not batches.goes_on(LedgerBatch(5, "query", 1))
+    # A refresh takes the id, and another driver may have committed before.
+    monkeypatch.setattr(FakeLedger, "read_whole", lambda *_, **__: ENTRY)
+    monkeypatch.setattr(OfBatches, "transaction", lambda _: nullcontext(), raising=False)
+    assert batches.refresh("query", OF_BATCHES) == 1
+    assert not batches.goes_on(LedgerBatch(5, "query", 1))

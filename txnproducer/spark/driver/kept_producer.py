@@ -1,0 +1,71 @@
+"""The driver's own producer of a partition's id, kept from one small batch to the next.
+
+Why it exists: to make a producer and take its id costs as much as a small batch.
+
+Owns: the producer between batches. Must not know: the ledger's content, rows.
+
+Rules:
+* Whoever takes the id fences this producer: a task of partition 0, a run that begins, a refresh of
+  the ledger. So it is let go before each of these.
+* After an error it is let go, and another one takes the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, CLOSE_S, config_for
+from txnproducer.spark.ledger.rights import taking
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.session import tells_of_stop
+
+
+class KeptProducer:
+    """A producer that is kept between batches.
+
+    Args:
+        ledger: of the sink.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._producer: TransactionalProducer | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the id is held since an earlier batch."""
+        return self._producer is not None
+
+    @contextmanager
+    def held(self, settings: Mapping[str, Any]) -> Iterator[TransactionalProducer]:
+        """Hold the id of partition 0 for a block, and keep it after that.
+
+        Raises:
+            MissingRightError: Write on the id is missing.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        if self._producer is None:
+            name = self._ledger.transactional_id(0)
+            self._producer = TransactionalProducer.from_config(config_for(settings, name))
+            try:
+                with taking(self._ledger, name):
+                    self._producer.init_transactions()
+            except BaseException:
+                self.let_go(0)
+                raise
+        try:
+            yield self._producer
+        except BaseException as error:
+            # The close aborts what is open; nobody waits for a dead broker behind a stop.
+            self.let_go(CLOSE_AT_STOP_S if tells_of_stop(error) else CLOSE_S)
+            raise
+
+    def let_go(self, timeout_s: float = CLOSE_S) -> None:
+        """Close the producer, if there is one."""
+        # Dropped first: if the close is interrupted, no later batch uses it.
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout_s)
