@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest
 # Where this is set, as in many containers, each of the many processes that the tests start compiles
 # all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
-CODE := txnproducer tests integration examples docs/conf.py
+CODE := txnproducer pyspark_txnproducer.py tests integration examples docs/conf.py
 
 # A change in one of these compiles the package again. It stands above the rules that name it.
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \

@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parent.parent
 # The C that the environment's own build has left; what is older than its source is made again.
 TRANSLATED = ROOT / "build" / "txnproducer"
+FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+FOUND_BY_SPARK = "pyspark_txnproducer.py"
 NOT_SOURCES = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
 
 PYTHONS = ("cp311", "cp312", "cp313", "cp314", "cp314t")
@@ -60,7 +62,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(TRANSLATED, folder / "build" / "txnproducer")
     shutil.copytree(ROOT / "txnproducer", folder / "txnproducer", ignore=NOT_SOURCES)
     shutil.copytree(ROOT / "compiled", folder / "compiled")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in (*FILES, FOUND_BY_SPARK):
         shutil.copy(ROOT / name, folder)
     return folder
 
@@ -104,6 +106,7 @@ def test_an_installation_without_a_working_compiler_is_of_the_python_parts(
     assert run.returncode == 0, run.stderr
     with zipfile.ZipFile(the_wheel(tmp_path)) as wheel:
         assert [name for name in wheel.namelist() if name.endswith((".so", ".c"))] == []
+        assert FOUND_BY_SPARK in wheel.namelist()
         [metadata] = [name for name in wheel.namelist() if name.endswith("/METADATA")]
         assert RELATIVE_LINK.findall(wheel.read(metadata).decode()) == []
         wheel.extractall(tmp_path / "installed")
@@ -153,7 +156,7 @@ def test_a_source_distribution_has_the_types_of_the_compiled_modules(source, tmp
         packed = {name.partition("/")[2] for name in archive.getnames()}
     types = {str(path.relative_to(ROOT)) for path in (ROOT / "compiled").rglob("*.pxd")}
     assert types
-    assert types <= packed
+    assert {*types, FOUND_BY_SPARK} <= packed
 
 
 @pytest.mark.long("builds and installs the package three times")

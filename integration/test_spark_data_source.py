@@ -285,6 +285,15 @@ def test_a_batch_job_is_written_once_and_its_replay_not_at_all(streams):
     streams.wait_for(streams.expected())
 
 
+def test_spark_finds_the_data_source_by_itself(streams):
+    frame = streams.spark.range(20).selectExpr("concat('value ', id) AS value")
+    for _ in range(2):
+        given = streams.options(queryId="nightly", batchId=0)
+        frame.write.format("txnproducer").mode("append").options(**given).save()
+    streams.files = 1
+    streams.wait_for(streams.expected())
+
+
 def test_a_partition_that_the_topic_has_not_is_refused_at_once(streams):
     def save(number, batch_id):
         frame = streams.spark.sql(f"SELECT 'value {batch_id}' AS value, {number} AS partition")
