@@ -35,6 +35,7 @@ from txnproducer.testing import EmbeddedKafka
 RESULTS = Path("results") / "soak.json"
 PICTURE = Path("results") / "soak.svg"
 _EVERY_S = 2.0
+_ENDS_S = 180.0  # longer than any call may take
 _SESSION_MS = 60_000
 # The share of the run in which caches, pools and the first faults settle.
 _SETTLING = 0.25
@@ -239,7 +240,8 @@ def soak(minutes: float, version: str) -> int:
             stop.set()
             faults.stop()
             for thread in threads:
-                thread.join(180)
+                thread.join(_ENDS_S)
+        wrong += [f"{thread.name}: a call hangs" for thread in threads if thread.is_alive()]
         for writer in writers:
             reads = read_with_confluent(plain, writer.name, timeout=300)
             found = check(reads, writer.account, writer.records) + writer.errors

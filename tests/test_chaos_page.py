@@ -55,9 +55,13 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
     line = {**load()[0], "cluster_stall_s": cluster_s, "stall_s": 11.8, "fenced": fenced}
     ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
     page = render([ours, {**other, "stall_s": 8.0, "cluster_stall_s": 7.5}])
-    assert f"`txnproducer/{row}`: 11.8 s, and java 8.0 s. " in page
+    assert f"`txnproducer/{row}`: 11.80 s, and java 8.00 s. " in page
     assert says in page
-    assert "and java" not in render([ours, {**other, "stall_s": 11.4}])
+    assert "The difference is below" in render([ours, {**other, "stall_s": 11.4}])
+    assert "There is none" in render([ours, {**other, "stall_s": 11.8}])
+    # It stood still until its row ended.
+    assert "There is none" in render([ours, {**other, "stall_s": 8.0, "recovery_s": None}])
+    assert "There is none" in render([ours, {**other, "stall_s": 8.0, "hung": 1}])
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,10 @@ def test_a_copier_is_not_slow_for_the_time_with_its_consumer(
 
 
 def test_a_row_that_was_played_again_counts_once_and_a_failed_one_not_at_all() -> None:
-    line = {**load()[0], "failed": ""}
-    later, failed = {**line, "stall_s": 99.0}, {**line, "commit": "other", "failed": "no cluster"}
-    assert merged([line], [later, failed]) == [later]
+    line = {**load()[0], "failed": "", "stall_s": 7.0, "earlier": [5.0]}
+    later, failed = {**line, "stall_s": 9.0}, {**line, "commit": "other", "failed": "no cluster"}
+    assert merged([line], [{**later}, failed]) == [{**later, "earlier": [5.0, 7.0]}]
+    assert merged([line], [line]) == [line]
+    # The stalls of another producer say nothing about this one.
+    newer = {key: value for key, value in later.items() if key != "earlier"} | {"commit": "new"}
+    assert merged([line], [newer]) == [newer]

@@ -145,6 +145,8 @@ def play(
         return played
     if open_ones or unread:
         played.failed = played.failed or f"still open: {open_ones}; not read: {unread}"
+    if beside.failure or not beside.path.stat().st_size:
+        played.failed = played.failed or f"nobody read beside the writers: {beside.failure}"
     _judge(played, load(sorted(folder.glob("*.jsonl"))))
     played.seconds = round(time.monotonic() - began, 1)
     return played

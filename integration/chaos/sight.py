@@ -52,11 +52,17 @@ def _note(notes: Notes, name: str, message: Any) -> tuple[str, int] | None:
 
 
 class Beside:
-    """A reader that reads while the writers write."""
+    """A reader that reads while the writers write.
+
+    Attributes:
+        path: of its notes.
+        failure: the error that ended it early, or nothing.
+    """
 
     def __init__(self, servers: str, topics: list[str], partitions: int, path: Path) -> None:
         self._arguments = servers, topics, partitions
         self.path = path
+        self.failure = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beside", daemon=True)
 
@@ -74,6 +80,8 @@ class Beside:
                 message = consumer.poll(0.2)
                 if message is not None:
                     _note(notes, "beside", message)
+        except Exception as error:  # noqa: BLE001 - the row says so: it was not read beside
+            self.failure = f"{type(error).__name__}: {error}"[:200]
         finally:
             consumer.close()
             notes.close()
