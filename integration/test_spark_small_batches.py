@@ -131,6 +131,35 @@ def test_two_drivers_do_not_write_one_batch_twice(spark, kafka, topic, make_sink
 
 
 @both
+@pytest.mark.parametrize("new_rows", [100, 0])
+def test_a_driver_that_was_replaced_stops_and_takes_no_id_back(
+    spark, kafka, topic, make_sink, atomicity, new_rows
+):
+    old = make_sink(atomicity=atomicity, driver_rows=100)
+    for number in range(2):
+        old.write(keyless(spark, 10, first=10 * number), number)
+    new = make_sink(atomicity=atomicity, driver_rows=new_rows)
+    new.write(keyless(spark, 10, first=20), 2)
+    with pytest.raises(StaleRunError):
+        old.write(keyless(spark, 10, first=30), 3)
+    assert new.write(keyless(spark, 10, first=30), 3).retries == 0
+    wait_for(kafka, topic, expected(40))
+
+
+def test_a_ledger_is_taken_over_by_tasks_however_small_the_batches_are(
+    spark, kafka, topic, make_sink
+):
+    make_sink(query_id="old").write(keyed(spark, 20, partitions=4), 0)
+    sink = make_sink(driver_rows=100, on_foreign_ledger="take_over")
+    reports = [sink.write(keyed(spark, 20, partitions=4, first=20 * n), n) for n in (1, 2, 3)]
+    # The second one shows that nothing is left to take over.
+    assert [report.is_by_driver for report in reports] == [False, False, True]
+    # The option has done its work.
+    assert make_sink(driver_rows=100).write(keyed(spark, 20, first=80), 4).is_by_driver
+    wait_for(kafka, topic, expected(100))
+
+
+@both
 def test_a_refresh_between_small_batches_does_no_harm(spark, kafka, topic, make_sink, atomicity):
     sink = make_sink(atomicity=atomicity, driver_rows=100)
     for number in range(3):

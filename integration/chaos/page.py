@@ -63,8 +63,8 @@ BY_CLIENT = """"Unknown" counts transactions that ended with an error in the com
     begin."""
 BY_FAULT = """The longest time for which a transactional id had no commit, in any row of the
     cell; in brackets, the number of rows. "Not recovered" are rows in which a process hung, or an
-    id had no commit that began after the fault. SIGSTOP, partitions and slow links last 10 s; a slow
-    link delays each part by 0.1 s each way. A partition lies between one broker and the two
+    id had no commit that began after the fault. SIGSTOP, partitions and slow links last 10 s; a
+    slow link delays each part by 0.1 s each way. A partition lies between one broker and the two
     others, or between the clients and all brokers. A one-sided one loses the victim's words with
     version 2, and those of the others with version 1. Brokers that are killed or stopped start
     again after 3 s. The other brokers notice a dead one after 9 s."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from contextlib import nullcontext
 
@@ -10,13 +11,17 @@ import pytest
 from tests.spark.whole_batches import ENTRY, FakeLedger, fake_batches, part
 from tests.spark.whole_batches import SETTINGS as OF_BATCHES
 from tests.spark.whole_batches import FakeProducer as OfBatches
+from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
 from txnproducer.errors import ProducerFencedError
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.driver import kept_producer, small_batches
 from txnproducer.spark.driver.kept_producer import KeptProducer
 from txnproducer.spark.driver.small_batches import DRIVER_ROWS, SmallBatches
-from txnproducer.spark.errors import StoppedError
+from txnproducer.spark.errors import StaleRunError, StoppedError
 from txnproducer.spark.ledger.entries import LedgerBatch
+from txnproducer.spark.ledger.lost_transactions import is_taken_over
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.rows.few_rows import MOST_BYTES
 
 FRAME, ROWS = object(), ["rows"]
 
@@ -101,6 +106,42 @@ def test_a_frame_is_read_in_the_quicker_way(reads, takes, seconds, ways):
     assert [in_one_task for _, in_one_task in reads] == ways
 
 
+def test_a_read_that_fails_is_a_wrong_guess_and_a_stop_is_not(monkeypatch, reads):
+    small = SmallBatches(5)
+
+    def fail(frame, most_rows, *, in_one_task):
+        raise error
+
+    monkeypatch.setattr(small_batches, "read_few", fail)
+    error: Exception = StoppedError("the query was stopped")
+    with pytest.raises(StoppedError):
+        small.read(FRAME)
+    error = ValueError("of the frame")
+    assert small.read(FRAME) is None
+    monkeypatch.undo()
+    assert small.read(FRAME) is None  # it is not tried before a small batch
+    assert reads == []
+
+
+def test_rows_that_are_large_make_a_batch_of_few_rows_a_large_one(reads):
+    small = SmallBatches(10_000)
+    small.note(1_000, 1_000 * 10_000)
+    assert small.read(FRAME) is ROWS
+    small.note(1_000, MOST_BYTES + 1)
+    assert small.read(FRAME) is None
+    assert reads == [(MOST_BYTES // 10_000, False)]
+
+
+def test_the_way_that_was_slow_once_is_tried_again(reads, takes):
+    small = SmallBatches(5)
+    for seconds in (0.05, 0.02, 0.4, 0.08, *[0.08] * 100):
+        takes(seconds)
+        small.read(FRAME)
+    ways = [in_one_task for _, in_one_task in reads]
+    assert ways[:5] == [False, True, True, False, False]
+    assert any(ways[5:])
+
+
 # --- the kept producer ---------------------------------------------------------------------------
 
 
@@ -145,11 +186,11 @@ def test_a_producer_is_kept_until_it_is_let_go(kept):
     kept.let_go()
     kept.let_go()
     assert not kept.is_held
-    assert first.closed == [30.0]
+    assert first.closed == [0.5]
 
 
 @pytest.mark.parametrize(
-    ("error", "timeout_s"), [(ProducerFencedError("x"), 30.0), (StoppedError("x"), 0.5)]
+    ("error", "timeout_s"), [(ProducerFencedError("x"), 0.5), (KeyboardInterrupt(), 0)]
 )
 def test_a_producer_is_let_go_after_an_error(kept, error, timeout_s):
     with pytest.raises(type(error)), kept.held(SETTINGS) as producer:
@@ -164,6 +205,49 @@ def test_a_producer_that_cannot_take_the_id_is_not_kept(kept, monkeypatch):
         pass
     assert not kept.is_held
     assert FakeProducer.made[0].closed == [0]
+
+
+def test_a_copy_of_a_kept_producer_holds_nothing(kept):
+    with kept.held(SETTINGS):
+        assert not pickle.loads(pickle.dumps(kept)).is_held
+
+
+# --- a driver that was replaced ------------------------------------------------------------------
+
+
+def loss(cause, **fields):
+    found = TransactionLoss(
+        ProducerIdAndEpoch(1, 5), 2, age_ms=10, timeout_ms=60_000, noticed_ms=0
+    )
+    found.cause = cause
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return found.explain(ProducerFencedError("fenced"), "producer x")
+
+
+def test_only_a_certain_loss_to_a_newer_producer_stops_a_driver():
+    certain = [loss(Cause.TAKEN_OVER), loss(Cause.TAKEN_OVER, epoch=7)]
+    others = [
+        loss(Cause.TAKEN_OVER, may_be_own=True),
+        loss(Cause.TIMED_OUT),
+        loss(Cause.FORGOTTEN),
+        loss(Cause.UNCERTAIN),
+        loss(Cause.UNCERTAIN, age_ms=70_000),
+        ProducerFencedError("fenced"),
+    ]
+    assert [is_taken_over(each) for each in (*certain, *others)] == [True] * 2 + [False] * 6
+
+
+def test_a_driver_that_was_replaced_leaves_a_small_batch_to_the_other_one(monkeypatch):
+    make, log = fake_batches(monkeypatch)
+    batch = LedgerBatch(4, "query", 1)
+    fenced = loss(Cause.TAKEN_OVER, epoch=7)
+    batches = make(found=[ENTRY], commits=[fenced])
+    batches.enter(batch, OF_BATCHES)
+    log.clear()
+    with pytest.raises(StaleRunError, match="another driver"):
+        batches.write_rows(batch, lambda producer: part(), lambda: None)
+    assert "take" not in log
 
 
 # --- batches without a look at the ledger --------------------------------------------------------
@@ -191,6 +275,9 @@ def test_a_whole_batch_needs_a_look_after_the_id_was_let_go(monkeypatch):
     batches.enter(LedgerBatch(4, "query", 1), OF_BATCHES)
     batches.write_rows(LedgerBatch(4, "query", 1), lambda producer: part(), lambda: None)
     batches.close()
+    assert not batches.goes_on(LedgerBatch(5, "query", 1))
+    # Without the id, a look shows what another driver may change at once.
+    batches.check(5, "query")
     assert not batches.goes_on(LedgerBatch(5, "query", 1))
     # A refresh takes the id, and another driver may have committed before.
     monkeypatch.setattr(FakeLedger, "read_whole", lambda *_, **__: ENTRY)

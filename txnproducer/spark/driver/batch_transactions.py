@@ -37,7 +37,11 @@ from txnproducer.spark.driver.batch_retries import MOST_ATTEMPTS, retrying
 from txnproducer.spark.driver.whole_parts import entry_of, is_lost, refuse_failed, slowest
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
-from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
+from txnproducer.spark.ledger.lost_transactions import (
+    is_another_driver_seen,
+    is_taken_over,
+    timed_out,
+)
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, CLOSE_S, config_for
 from txnproducer.spark.ledger.rights import taking
@@ -66,7 +70,7 @@ class BatchTransactions:
         tell: called with events: a name, the batch and the number of rows.
 
     Attributes:
-        last: the entry that the last look at the ledger has found, or the last commit has made.
+        last: the entry that the last look has found, whoever had the id, or the last commit made.
         attempts: how often the last batch was tried.
         transaction_s: how long the transaction of the last batch was open, in seconds.
     """
@@ -78,6 +82,8 @@ class BatchTransactions:
         self._taking = TakeOver(rules)
         self._tell = tell
         self.last: LedgerEntry | None = None
+        # As it was found or left while this driver has held the id without a break.
+        self._left_at: LedgerEntry | None = None
         self.attempts = 0
         self.transaction_s = 0.0
         self._producer: TransactionalProducer | None = None
@@ -109,7 +115,9 @@ class BatchTransactions:
         if self._producer is None:
             self.check(batch.batch_id, batch.query_id)
             return self._open(batch)
-        return self._look(batch)
+        entry = self._look(batch)
+        self._left_at = self.last
+        return entry
 
     def goes_on(self, batch: LedgerBatch) -> bool:
         """Return whether a batch needs no look at the ledger.
@@ -117,10 +125,10 @@ class BatchTransactions:
         Whoever writes with this sink id takes the id, and a commit under an id that was taken is
         refused. Until then the ledger is as the last batch left it.
         """
-        last = self.last
-        if self._producer is None or last is None:
+        left = self._left_at
+        if self._producer is None or left is None:
             return False
-        return last.query_id == batch.query_id and last.batch_id < batch.batch_id
+        return left.query_id == batch.query_id and left.batch_id < batch.batch_id
 
     def _open(self, batch: LedgerBatch) -> LedgerEntry | None:
         """Take the id, and then read the ledger. If that fails, the id is let go again."""
@@ -132,7 +140,7 @@ class BatchTransactions:
         except BaseException:
             producer.close(0)
             raise
-        self._producer = producer
+        self._producer, self._left_at = producer, self.last
         return entry
 
     def write(
@@ -270,7 +278,7 @@ class BatchTransactions:
             self._give_up(0)  # interrupted: the next batch reads the ledger
             raise
         self.transaction_s = time.monotonic() - self._began_s
-        self.last = entry_of(batch, parts)
+        self.last = self._left_at = entry_of(batch, parts)
         return parts, None
 
     def _timed_out(
@@ -287,8 +295,11 @@ class BatchTransactions:
 
     def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
         """Return whether the transaction is lost because another driver has taken the id."""
-        if self._lease is None or not is_lost(parts, error):
+        if not is_lost(parts, error):
             return False
+        # Without a lease the producer has asked the coordinator itself.
+        if self._lease is None:
+            return is_taken_over(error)
         return is_another_driver_seen(self._ledger, self._lease)
 
     def _left_to_another(self, batch: LedgerBatch, error: BaseException) -> LedgerEntry:
@@ -323,7 +334,7 @@ class BatchTransactions:
         # Dropped before the close: if that is interrupted, no later batch uses a producer half
         # closed.
         producer, self._producer = self._producer, None
-        self.last = None  # whoever takes the id now may commit
+        self._left_at = None  # whoever takes the id now may commit
         if producer is not None:
             producer.close(timeout_s)
 

@@ -7,7 +7,9 @@ Owns: the producer between batches. Must not know: the ledger's content, rows.
 Rules:
 * Whoever takes the id fences this producer: a task of partition 0, a run that begins, a refresh of
   the ledger. So it is let go before each of these.
-* After an error it is let go, and another one takes the id.
+* After an error it is let go, without a wait for a dead broker: the next one that takes the id
+  aborts what is open.
+* A copy of it holds nothing: Spark Connect pickles the sink.
 """
 
 from __future__ import annotations
@@ -17,10 +19,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, CLOSE_S, config_for
+from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.session import tells_of_stop
 
 
 class KeptProducer:
@@ -58,12 +59,17 @@ class KeptProducer:
                 raise
         try:
             yield self._producer
-        except BaseException as error:
-            # The close aborts what is open; nobody waits for a dead broker behind a stop.
-            self.let_go(CLOSE_AT_STOP_S if tells_of_stop(error) else CLOSE_S)
+        except Exception:
+            self.let_go()
+            raise
+        except BaseException:
+            self.let_go(0)  # Ctrl-C
             raise
 
-    def let_go(self, timeout_s: float = CLOSE_S) -> None:
+    def __reduce__(self) -> tuple[type[KeptProducer], tuple[Ledger]]:
+        return KeptProducer, (self._ledger,)
+
+    def let_go(self, timeout_s: float = CLOSE_AT_STOP_S) -> None:
         """Close the producer, if there is one."""
         # Dropped first: if the close is interrupted, no later batch uses it.
         producer, self._producer = self._producer, None

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from txnproducer.errors import KafkaError
@@ -88,17 +89,24 @@ class PartitionBatches:
         self.runs = Runs(ledger, settings.rules)
         self._small = SmallBatches(settings.driver_rows)
         self._kept = KeptProducer(ledger)
-        self._is_begun = False
+        self._needs_tasks = False
 
     def check(self, batch_id: int, query_id: str) -> None:
         """Check, before the frame is planned, that the batch may be written. See `Runs.check`."""
         found = self.runs.check(batch_id, query_id)
-        self._is_begun = False
+        taken_over = (
+            self.runs.taken_over
+            if found is None
+            else self.runs.takes_over(found, batch_id, query_id)
+        )
+        # What is taken over in the other slots ends only with a batch of as many tasks.
+        self._needs_tasks = any(taken_over)
         if found:
             last = max(entry.batch_id for entry in found.values())
             rows = sum(entry.rows for entry in found.values() if entry.batch_id == last)
             self._small.note(rows)
-            self._is_begun = last == batch_id
+            # A part of a batch that tasks have begun can be completed by tasks alone.
+            self._needs_tasks |= last == batch_id
 
     def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
         """Write a batch, and return its report.
@@ -115,8 +123,7 @@ class PartitionBatches:
         """
         wanted = self._settings.writers
         frame = written_columns(frame, self._settings.reader())
-        # A part of a batch that tasks have begun can be completed by tasks alone.
-        batches = None if self._is_begun else self._small.read(frame)
+        batches = None if self._needs_tasks else self._small.read(frame)
         if batches is not None:
             stop = stop_raiser(frame)
             report = self._write_small(batches, LedgerBatch(batch_id, query_id, 1), began_s, stop)
@@ -150,7 +157,7 @@ class PartitionBatches:
         self.runs.batch_done()
         phases = phases_since(began_s, checked_s)
         report = report_partitions(batch_id, reports, phases, self._cluster.timeout_ms())
-        self._small.note(report.rows)
+        self._small.note(report.rows, report.size_bytes)
         return report
 
     def _write_small(
@@ -169,6 +176,7 @@ class PartitionBatches:
         if self._kept.is_held and self.runs.goes_on(batch):
             plan = self._batch_plan(batch, self.runs.go_on(batch))
         else:
+            self._kept.let_go()  # a run that begins takes the id
             try:
                 plan, done = self.plan(batch)
             except PartialReplayError:
@@ -186,20 +194,22 @@ class PartitionBatches:
         else:
             checked_s = time.monotonic()
             # The rows are here, so another attempt does not evaluate the frame again.
-            part = retrying(raise_if_stopped)(self._attempt, plan, batches, raise_if_stopped)
+            retry = retrying(raise_if_stopped)
+            part = retry(self._attempt, plan, batches, raise_if_stopped)
+            part = replace(part, attempt=retry.statistics["attempt_number"] - 1)
             phases = phases_since(began_s, checked_s)
             report = report_partitions(
                 batch.batch_id, [part], phases, self._cluster.timeout_ms(), is_by_driver=True
             )
         self.runs.batch_done()
-        self._small.note(report.rows)
+        self._small.note(report.rows, report.size_bytes)
         return report
 
     def _attempt(
         self, plan: BatchPlan, batches: list[Any], raise_if_stopped: Callable[[], None]
     ) -> PartitionReport:
         raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
-        return take_steps(_KeptTransaction(plan, batches, self._kept))
+        return take_steps(_KeptTransaction(plan, batches, self._kept, raise_if_stopped))
 
     def partition_writer(
         self, batch_id: int, query_id: str, writers: int
@@ -254,9 +264,16 @@ class PartitionBatches:
 class _KeptTransaction(OwnTransaction):
     """The work of a task, done on the driver with a producer that is kept."""
 
-    def __init__(self, plan: BatchPlan, batches: list[Any], kept: KeptProducer) -> None:
+    def __init__(
+        self,
+        plan: BatchPlan,
+        batches: list[Any],
+        kept: KeptProducer,
+        raise_if_stopped: Callable[[], None],
+    ) -> None:
         super().__init__(plan, 0, plan.arrow_rows(batches))
         self._kept = kept
+        self._raise_if_stopped = raise_if_stopped
         self._settings = plan.producer
         self._was_held = kept.is_held
 
@@ -267,7 +284,12 @@ class _KeptTransaction(OwnTransaction):
         # The ledger is as the driver has read or left it while it held the id.
         return None if self._was_held else super().replay()
 
+    def _before_commit(self) -> None:
+        super()._before_commit()
+        self._raise_if_stopped()  # rows without a commit are not written
+
     def _after_loss(self, error: KafkaError) -> PartitionReport:
+        self._kept.let_go()  # its id is somebody else's
         # Another driver may have begun a run. A task leaves that to its driver.
         check_run(self._look()[0], self._plan.run, self._plan.query_id)
         return super()._after_loss(error)

@@ -97,6 +97,10 @@ class Runs:
             return self._first_look.check(batch_id, query_id)
         return None
 
+    def takes_over(self, entries: _Entries, batch_id: int, query_id: str) -> _Entries:
+        """Return the entries among these that a batch takes over, after `check`."""
+        return self._taking.of(entries, batch_id, query_id)
+
     def enter(self, batch: LedgerBatch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Take the ids that a batch needs, so that only the tasks of this run can commit.
 

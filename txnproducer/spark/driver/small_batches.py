@@ -6,22 +6,30 @@ after a small one is mostly small, and a wrong guess costs a bounded read.
 Owns: the guess, and the choice of the quicker way to read. Must not know: how rows are read, how
 they are written.
 
-One task reads a small frame soonest: Spark starts each task for some milliseconds. But it does
-all work of the frame's last stage, and many tasks do it side by side. So the first read is by many
-tasks, one task is tried if that was quick, and after that the quicker way of the two is taken.
+Rules:
+* A read that fails is a wrong guess: tasks report an error of the frame as Spark does. Only a stop
+  ends the batch.
+* One task reads a small frame soonest: Spark starts each task for some milliseconds. But it does
+  all work of the frame's last stage, and many tasks do it side by side. So the first read is by
+  many tasks, one task is tried if that was quick, and after that the quicker way of the two is
+  taken. What was measured long ago counts less and less.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, Final
 
-from txnproducer.spark.rows.few_rows import can_read_few, read_few
+from txnproducer.spark.rows.few_rows import MOST_BYTES, can_read_few, read_few
+from txnproducer.spark.session import tells_of_stop
 
+_LOG = logging.getLogger(__name__)
 # At this number both ways took the same time (docs/benchmarks-spark.md).
 DRIVER_ROWS: Final = 10_000
 # A read by many tasks that took longer had work to do, which one task would do alone.
 _QUICK_S: Final = 0.1
+_FADES: Final = 0.98
 
 
 class SmallBatches:
@@ -35,12 +43,15 @@ class SmallBatches:
         self._most = DRIVER_ROWS if driver_rows is None else driver_rows
         # Without a batch before, the user's word is the only hint.
         self._is_small = driver_rows is not None
+        self._row_bytes = 0
         # How long the last read took, by whether it was in one task.
         self._seconds: dict[bool, float] = {}
 
-    def note(self, rows: int) -> None:
-        """Note the number of rows of the last batch."""
-        self._is_small = rows <= self._most
+    def note(self, rows: int, size_bytes: int = 0) -> None:
+        """Note the last batch: its rows, and their bytes if they are known."""
+        self._is_small = rows <= self._most and size_bytes <= MOST_BYTES
+        if rows and size_bytes:
+            self._row_bytes = size_bytes // rows
 
     def read(self, frame: Any) -> list[Any] | None:
         """Return the rows of a frame, or None if it goes by tasks.
@@ -49,13 +60,24 @@ class SmallBatches:
             frame: of Spark's, with the columns that are written.
 
         Raises:
-            Exception: raised by Spark for the frame itself, or for a stop.
+            Exception: raised by Spark for a stop.
         """
         if not self._most or not self._is_small or not can_read_few(frame):
             return None
+        # The JVM holds all of a read in its memory before it sends the first row.
+        most = min(self._most, MOST_BYTES // max(self._row_bytes, 1))
         in_one_task = self._takes_one_task()
         began_s = time.monotonic()
-        batches = read_few(frame, self._most, in_one_task=in_one_task)
+        try:
+            batches = read_few(frame, most, in_one_task=in_one_task)
+        except Exception as error:
+            if tells_of_stop(error):
+                raise
+            _LOG.info("a batch goes by tasks, since the driver could not read it: %s", error)
+            self._is_small = False
+            return None
+        if (not in_one_task) in self._seconds:
+            self._seconds[not in_one_task] *= _FADES
         self._seconds[in_one_task] = time.monotonic() - began_s
         return batches
 

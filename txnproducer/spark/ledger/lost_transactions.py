@@ -10,6 +10,7 @@ timed out.
 from __future__ import annotations
 
 import logging
+import re
 from typing import Final
 
 from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
@@ -21,6 +22,7 @@ from txnproducer.spark.ledger.store import Ledger
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
+_TAKEN_OVER: Final = re.compile(r": a newer producer of this id(, epoch \d+,)? has taken over \(")
 
 
 def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
@@ -46,6 +48,13 @@ def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
     loss = TransactionLoss(lease.producer, version, age_ms=None, timeout_ms=0, noticed_ms=0)
     loss.take(found)
     return loss.cause is Cause.TAKEN_OVER
+
+
+def is_taken_over(error: BaseException) -> bool:
+    """Return whether a producer's own error says for certain that a newer one has its id."""
+    # The producer's errors have the cause of a loss in their text alone. A likely cause has other
+    # words, and so has a request of its own that may have come late.
+    return _TAKEN_OVER.search(str(error)) is not None
 
 
 def timed_out(batch_id: int, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:

@@ -159,7 +159,7 @@ class OwnTransaction:
             with rows.timed("ledger"):
                 # After the rows, whose number and digest it holds.
                 plan.ledger.write(writer, self._slot.number, entry)
-            rows.tell("task_before_commit")
+            self._before_commit()
             with rows.timed("commit"):
                 writer.commit_transaction()
             self._ended_s = time.monotonic()
@@ -171,6 +171,9 @@ class OwnTransaction:
         # Not inside the `try`: an error of the hook must not be taken for a failed commit.
         rows.tell("task_after_commit")
         return self._report(is_replay=False)
+
+    def _before_commit(self) -> None:
+        self.rows.tell("task_before_commit")
 
     def _after_loss(self, error: KafkaError) -> PartitionReport:
         """Return the report of another attempt that has committed the rows, or raise the error."""
