@@ -173,4 +173,5 @@ def test_whether_another_driver_is_seen_is_read_in_the_one_table_of_evidence(
 ):
     clock.found = found
     lease = TransactionLease("sink.batch", ProducerIdAndEpoch(*producer), is_v2)
-    assert lost_transactions.is_another_driver_seen(FakeLedger([], []), lease) is is_seen
+    seen = lost_transactions.is_another_driver_seen(FakeLedger([], []), lease, KafkaError())
+    assert seen is is_seen

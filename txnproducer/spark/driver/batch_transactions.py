@@ -34,12 +34,17 @@ from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.batch_retries import MOST_ATTEMPTS, retrying
-from txnproducer.spark.driver.whole_parts import entry_of, is_lost, refuse_failed, slowest
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
+from txnproducer.spark.driver.whole_parts import (
+    as_failed,
+    entry_of,
+    is_lost,
+    refuse_failed,
+    slowest,
+)
+from txnproducer.spark.errors import BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.lost_transactions import (
     is_another_driver_seen,
-    is_taken_over,
     timed_out,
 )
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
@@ -183,10 +188,7 @@ class BatchTransactions:
 
         Returns, raises: see `write`.
         """
-
-        def fill(producer: TransactionalProducer, parts: list[Part]) -> None:
-            parts.append(send(producer))
-
+        fill: _Fill = lambda producer, parts: parts.append(send(producer))  # noqa: E731
         return self._write(batch, fill, raise_if_stopped)
 
     def _write(
@@ -269,7 +271,7 @@ class BatchTransactions:
                 return [], self._left_to_another(batch, error)
             # A new producer takes the id: the commit is decided then, and the ledger shows it.
             if self._open(batch) is None:
-                raise timeout or _as_failed(batch, error) from error
+                raise timeout or as_failed(batch, error) from error
             _LOG.warning(
                 "batch %d is committed, though the commit said: %s", batch.batch_id, error
             )
@@ -295,12 +297,7 @@ class BatchTransactions:
 
     def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
         """Return whether the transaction is lost because another driver has taken the id."""
-        if not is_lost(parts, error):
-            return False
-        # Without a lease the producer has asked the coordinator itself.
-        if self._lease is None:
-            return is_taken_over(error)
-        return is_another_driver_seen(self._ledger, self._lease)
+        return is_lost(parts, error) and is_another_driver_seen(self._ledger, self._lease, error)
 
     def _left_to_another(self, batch: LedgerBatch, error: BaseException) -> LedgerEntry:
         """Return the batch's entry if another driver has committed it. The id is not taken back.
@@ -395,10 +392,3 @@ class BatchTransactions:
         return self._taking.rules.check_whole(
             view.whole, batch.batch_id, batch.query_id, is_taken_over=is_taken_over
         )
-
-
-def _as_failed(batch: LedgerBatch, error: KafkaError) -> BatchFailedError:
-    return BatchFailedError(
-        f"batch {batch.batch_id} was not committed, and nothing of it is visible: {error}",
-        recovery="fix" if error.recovery == "fix" else "abort",
-    )

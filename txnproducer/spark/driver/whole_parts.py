@@ -7,6 +7,7 @@ transactions, tasks.
 from __future__ import annotations
 
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
+from txnproducer.errors import KafkaError
 from txnproducer.spark.errors import BatchFailedError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
@@ -49,3 +50,11 @@ def slowest(parts: list[Part]) -> str:
     seconds = [sum(part.seconds.values()) for part in parts]
     number = seconds.index(max(seconds))
     return f" (the slowest part was partition {number}, {seconds[number]:.1f} s)"
+
+
+def as_failed(batch: LedgerBatch, error: KafkaError) -> BatchFailedError:
+    """Return the error of a batch that its commit has refused."""
+    return BatchFailedError(
+        f"batch {batch.batch_id} was not committed, and nothing of it is visible: {error}",
+        recovery="fix" if error.recovery == "fix" else "abort",
+    )

@@ -25,13 +25,18 @@ _TIMEOUT_S: Final = 10.0
 _TAKEN_OVER: Final = re.compile(r": a newer producer of this id(, epoch \d+,)? has taken over \(")
 
 
-def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
+def is_another_driver_seen(
+    ledger: Ledger, lease: TransactionLease | None, error: BaseException
+) -> bool:
     """Return whether another driver has certainly taken the id of whole batches since.
 
     Args:
         ledger: of the sink.
-        lease: of the transaction that was lost.
+        lease: of the transaction that was lost; None if the driver alone wrote into it.
+        error: that showed the loss.
     """
+    if lease is None:  # then the producer itself has asked
+        return is_taken_over(error)
     try:
         found = describe_transaction(
             ledger.bootstrap_servers, ledger.whole_id, _TIMEOUT_S, **ledger.security
