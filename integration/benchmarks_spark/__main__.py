@@ -13,9 +13,22 @@ import pyspark
 from integration.benchmarks.markdown import table
 from integration.benchmarks.results import Result
 from integration.benchmarks.turns import take_turns
+from integration.benchmarks.works import Work
 from integration.benchmarks_spark.bench import Bench, start_spark
 from integration.benchmarks_spark.connector import connector_jars
-from integration.benchmarks_spark.works import EMPTY, PEERS, SMALL, SPARK, TARGETS, works
+from integration.benchmarks_spark.works import (
+    BATCH_TASKS,
+    BY_DRIVER,
+    EMPTY,
+    PARTITION_TASKS,
+    PEERS,
+    SIZES,
+    SMALL,
+    SPARK,
+    TARGETS,
+    VALUE_BYTES,
+    works,
+)
 from txnproducer.testing import EmbeddedKafka
 
 # The only version whose connector is complete on the registries.
@@ -29,6 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2_000_000, help="of the long works")
     parser.add_argument("--memory-rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--small", action="store_true", help="only the cost of small batches")
     parser.add_argument("--quick", action="store_true", help="fewer rows, two rounds")
     return parser.parse_args()
 
@@ -50,6 +64,10 @@ def main() -> None:
                 f"  partitions, a topic of 4; {arguments.rounds} rounds; load before: {load:.1f}"
             )
             bench = Bench(spark, kafka, arguments.rows, has_connector=has_connector)
+            if arguments.small:
+                for line in _small(bench, arguments.rounds):
+                    _tell(line)
+                return
             for line in _measured(bench, arguments):
                 _tell(line)
             for atomicity in ("partition", "batch"):
@@ -77,6 +95,35 @@ def _measured(bench: Bench, arguments: argparse.Namespace) -> Iterator[str]:
     yield "### Targets"
     yield ""
     yield from _targets(found)
+
+
+def _small(bench: Bench, rounds: int) -> Iterator[str]:
+    """Measure batches of a few rows, written by the driver and by tasks, beside Spark's own."""
+    bench.sinks |= BY_DRIVER
+    peers = (*PEERS, PARTITION_TASKS, BATCH_TASKS)
+    yield ""
+    yield "ms a batch, the median of rounds; in brackets, times Spark's own"
+    yield ""
+    rows: list[tuple[str, ...]] = []
+    known: list[str] = []
+    for size in SIZES:
+        name = f"{size:,} rows"
+        bench.add(name, size)
+
+        def measure_once(peer: str, name: str = name):
+            return bench.measure(name, peer, 12)
+
+        # Without a number of records, since batches are counted.
+        results = take_turns("spark", Work(name, VALUE_BYTES, 0), peers, rounds, measure_once)
+        ms = {each.peer: 1000 / each.rate for each in results if each.runs}
+        known = [peer for peer in peers if peer in ms]
+        own = ms.get(SPARK, 0.0)
+        ratios = [f" ({ms[peer] / own:.2f})" if own else "" for peer in known]
+        cells = [f"{ms[peer]:.0f}{ratio}" for peer, ratio in zip(known, ratios, strict=True)]
+        rows.append((name, *cells))
+        yield f"- {name}: {', '.join(cells)}"
+    yield ""
+    yield from table(("a batch of", *known), rows)
 
 
 def _table(results: list[Result]) -> Iterator[str]:

@@ -19,15 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.benchmarks.job import FailedRunError, LeftOutError, Told
 from integration.benchmarks.memory import MemoryMeter
-from integration.benchmarks_spark.works import (
-    BATCH,
-    EMPTY,
-    KEYED,
-    KEYLESS,
-    PARTITION,
-    SMALL,
-    SPARK,
-)
+from integration.benchmarks_spark.works import EMPTY, KEYED, KEYLESS, SINKS, SMALL, SPARK
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.testing import EmbeddedKafka
 
@@ -86,6 +78,9 @@ class Bench:
         kafka: the broker, running.
         rows: of the long works.
         has_connector: whether Spark's own sink can take part.
+
+    Attributes:
+        sinks: the atomicity of each of our writers, and the most rows that its driver writes.
     """
 
     def __init__(
@@ -94,6 +89,7 @@ class Bench:
         self._spark = spark
         self._kafka = kafka
         self._has_connector = has_connector
+        self.sinks = dict(SINKS)
         self._count = 0
         self._sinks: list[ExactlyOnceKafkaSink] = []
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -106,6 +102,12 @@ class Bench:
         }
         for frame in self._frames.values():
             frame.cache().count()
+
+    def add(self, name: str, rows: int) -> None:
+        """Make the frame of a work with a few rows."""
+        frame = self._spark.range(0, max(rows, 10), 1, 2).where(f"id < {rows}").selectExpr(_VALUE)
+        self._frames[name] = frame.cache()
+        frame.count()
 
     def measure(self, work: str, peer: str, batches: int) -> Told:
         """Return how long some batches took, after one that is not measured.
@@ -143,19 +145,27 @@ class Bench:
         self._admin.delete_topics([topic])
         return [float(line.split()[1]) for line in path.read_text("utf-8").splitlines()]
 
-    def _sink(self, topic: str, atomicity: str, on_event: Any = None) -> ExactlyOnceKafkaSink:
+    def _sink(
+        self,
+        topic: str,
+        atomicity: str,
+        on_event: Any = None,
+        driver_rows: int | None = None,
+    ) -> ExactlyOnceKafkaSink:
         return ExactlyOnceKafkaSink(
             self._kafka.bootstrap_servers,
             topic,
             topic=topic,
             atomicity=cast('Literal["partition", "batch"]', atomicity),
             query_id="bench",
+            driver_rows=driver_rows,
             on_event=on_event,
         )
 
     def _writer(self, peer: str, topic: str) -> Callable[[Any, int], object]:
         if peer != SPARK:
-            sink = self._sink(topic, {PARTITION: "partition", BATCH: "batch"}[peer])
+            atomicity, driver_rows = self.sinks[peer]
+            sink = self._sink(topic, atomicity, driver_rows=driver_rows)
             self._sinks.append(sink)
             return sink.write
         if not self._has_connector:

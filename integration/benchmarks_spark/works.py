@@ -8,6 +8,20 @@ from integration.benchmarks.works import Work
 
 SPARK, PARTITION, BATCH = "Spark's own", "ours, partition", "ours, batch"
 PEERS = (SPARK, PARTITION, BATCH)
+PARTITION_TASKS, BATCH_TASKS = "ours, partition, by tasks", "ours, batch, by tasks"
+# Atomicity, and the most rows that the driver writes: the default, any number, none.
+SINKS: dict[str, tuple[str, int | None]] = {
+    PARTITION: ("partition", None),
+    BATCH: ("batch", None),
+    PARTITION_TASKS: ("partition", 0),
+    BATCH_TASKS: ("batch", 0),
+}
+ANY_NUMBER = 10**9
+BY_DRIVER: dict[str, tuple[str, int | None]] = {
+    PARTITION: ("partition", ANY_NUMBER),
+    BATCH: ("batch", ANY_NUMBER),
+}
+SIZES = (0, 100, 1_000, 10_000, 30_000, 100_000)
 KEYLESS, KEYED, EMPTY, SMALL = "keyless rows", "rows with keys", "an empty batch", "100 rows"
 VALUE_BYTES = 100
 

@@ -25,7 +25,8 @@ from txnproducer.spark.rows.few_rows import MOST_BYTES, can_read_few, read_few
 from txnproducer.spark.session import tells_of_stop
 
 _LOG = logging.getLogger(__name__)
-# At this number both ways took the same time (docs/benchmarks-spark.md).
+# With more, a wrong guess costs a batch that is only little larger more than three tenths of its
+# time. The driver itself is the quicker way for many more (docs/benchmarks-spark.md).
 DRIVER_ROWS: Final = 10_000
 # A read by many tasks that took longer had work to do, which one task would do alone.
 _QUICK_S: Final = 0.1
