@@ -454,3 +454,17 @@ def test_the_fixture_is_an_empty_cluster(kafka_memory):
     with kafka_memory.producer() as producer:
         producer.send("t", b"one").result(5)
     assert len(kafka_memory.records("t")) == 1
+
+
+def test_a_topic_takes_the_one_setting_that_the_model_knows():
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("state", config={"cleanup.policy": "compact"})
+        kafka.create_topic("orders", config={"cleanup.policy": "delete"})
+        for config in ({"cleanup.policy": "none"}, {"retention.ms": 1}):
+            with pytest.raises(ValueError, match=r"cleanup\.policy alone"):
+                kafka.create_topic("other", config=config)
+        assert kafka.security_config() == {}
+        with kafka.producer() as producer:
+            producer.send("orders", b"x").result(5)
+            with pytest.raises(KafkaError):
+                producer.send("state", b"x").result(5)

@@ -137,3 +137,19 @@ def delay_ms(seconds: object) -> int:
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"seconds is {seconds}: it must be finite, and not negative")
     return round(seconds * 1000)
+
+
+def is_compacted(config: Mapping[str, Any] | None) -> bool:
+    """Return whether the settings of a topic make it a compacted one.
+
+    Raises:
+        ValueError: there is another setting, or another value.
+    """
+    given = dict(config or {})
+    policy = given.pop("cleanup.policy", "delete")
+    if given or policy not in ("delete", "compact"):
+        raise ValueError(
+            f"config is {dict(config or {})!r}: a topic in memory has cleanup.policy alone, which"
+            " is delete or compact. Other settings need a real broker: EmbeddedKafka"
+        )
+    return bool(policy == "compact")

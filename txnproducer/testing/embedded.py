@@ -29,6 +29,7 @@ from typing import Any, Self
 
 from txnproducer import admin
 
+from ._cluster_verbs import ClusterVerbs
 from ._config import HOST, SASL_MECHANISMS, as_text, check_arguments, node_id
 from ._errors import EmbeddedKafkaError
 from ._jars import kafka_jars
@@ -54,14 +55,13 @@ THROUGHPUT_JVM = (
 DEFAULT_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(ClusterVerbs):
     """A real Apache Kafka cluster on this machine, without Docker.
 
     Used as a context manager, or with `start()` and `stop()`:
 
-        with EmbeddedKafka() as kafka:
-            kafka.create_topic("orders", partitions=3)
-            producer = TransactionalProducer(bootstrap_servers=kafka.bootstrap_servers, ...)
+        with EmbeddedKafka() as kafka, kafka.producer("orders-0") as producer:
+            ...
 
     Args:
         nodes: the number of brokers, each with a controller in the same process; usually 1 or 3.

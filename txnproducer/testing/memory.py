@@ -253,20 +253,32 @@ class InMemoryKafka:
 
     # --- topics and records ---------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
+    def security_config(self) -> dict[str, Any]:
+        """Return a client's security settings: none, since `producer` needs none."""
+        return {}
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        compacted: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         """Create a topic. Every broker knows it at once.
 
         Args:
             name: one that no topic has.
             partitions: their number.
-            compacted: whether brokers refuse its records without a key, as for
-                `cleanup.policy=compact`.
+            compacted: whether brokers refuse its records without a key.
+            config: settings of the topic by Kafka's names: `cleanup.policy`, which says the same.
 
         Raises:
-            ValueError: the topic exists, or the name is none of a topic.
+            ValueError: the topic exists, the name is none of a topic, or a setting is another one.
         """
         arguments.topic_name(name)
         arguments.count("the number of partitions", partitions)
+        compacted |= arguments.is_compacted(config)
 
         def create(cluster: BrokerCluster, _: int) -> None:
             if name in cluster.topics:
@@ -291,9 +303,8 @@ class InMemoryKafka:
             KeyError: there is no such topic.
         """
         if isolation not in ("read_committed", "read_uncommitted"):
-            raise ValueError(
-                f"isolation is {isolation!r}: it must be read_committed or read_uncommitted"
-            )
+            names = "read_committed or read_uncommitted"
+            raise ValueError(f"isolation is {isolation!r}: it must be {names}")
         is_committed = isolation == "read_committed"
 
         def read(cluster: BrokerCluster, _: int) -> list[MemoryRecord]:

@@ -17,9 +17,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from txnproducer import admin
+from txnproducer.producer import TransactionalProducer
+from txnproducer.records import OffsetAndMetadata, TopicPartition
 
+from ._cluster_verbs import ClusterVerbs
 from ._config import HOST, as_text, replication, small_footprint
 from ._errors import EmbeddedKafkaError, JavaNotFoundError
+from ._memory_views import MemoryRecord
 from ._process import free_ports
 from .embedded import DEFAULT_VERSION, EmbeddedKafka
 
@@ -53,8 +57,26 @@ class KafkaCluster(Protocol):
         """Create a topic, and wait until every partition has a leader."""
         ...
 
+    def producer(
+        self, transactional_id: str | None = None, **settings: Any
+    ) -> TransactionalProducer:
+        """Make a producer for this cluster. Its owner closes it."""
+        ...
 
-class ExistingKafka:
+    def records(self, topic: str) -> list[MemoryRecord]:
+        """Return the records of a topic that a consumer at `read_committed` gets."""
+        ...
+
+    def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that were committed for a consumer group."""
+        ...
+
+    def fence(self, transactional_id: str) -> None:
+        """Let a newer producer of the id take over."""
+        ...
+
+
+class ExistingKafka(ClusterVerbs):
     """A Kafka that is running already, outside of this process.
 
     Args:

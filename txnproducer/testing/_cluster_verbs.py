@@ -1,0 +1,119 @@
+"""The calls of a test on a real Kafka that a Kafka in memory has as well.
+
+Why it exists: a test is moved from one to the other by the name of its fixture.
+Owns: producers, the reading of records and offsets, the fence. Must not know: how brokers run.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+from txnproducer import admin
+from txnproducer.producer import TransactionalProducer
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+from ._memory_views import MemoryRecord
+
+_POLL_MS = 200
+
+
+class ClusterVerbs(ABC):
+    """The calls, for a cluster with an address."""
+
+    @property
+    @abstractmethod
+    def bootstrap_servers(self) -> str:
+        """Addresses for clients, separated by commas. Each has a host and a port."""
+
+    @abstractmethod
+    def security_config(self) -> dict[str, Any]:
+        """Return a client's security settings in kafka-python's names."""
+
+    def producer(
+        self, transactional_id: str | None = None, **settings: Any
+    ) -> TransactionalProducer:
+        """Make a producer for this cluster. Its owner closes it.
+
+        Args:
+            transactional_id: as of `TransactionalProducer`.
+            settings: likewise.
+        """
+        given = {"bootstrap_servers": self.bootstrap_servers, **self.security_config()}
+        if transactional_id is not None:
+            given["transactional_id"] = transactional_id
+        return TransactionalProducer(**{**given, **settings})
+
+    def records(
+        self,
+        topic: str,
+        *,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        timeout: float = 30.0,
+    ) -> list[MemoryRecord]:
+        """Return the records of a topic that a consumer gets now, by partition and offset.
+
+        Args:
+            topic: its name.
+            isolation: "read_committed" ends before the first open transaction, and leaves aborted
+                records out.
+            timeout: seconds.
+
+        Raises:
+            KeyError: there is no such topic.
+            TimeoutError: the topic could not be read in time.
+        """
+        from kafka import KafkaConsumer
+        from kafka import TopicPartition as Place
+
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap_servers.split(","),
+            isolation_level=isolation,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            **self.security_config(),
+        )
+        try:
+            places = [Place(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
+            if not places:
+                raise KeyError(topic)
+            consumer.assign(places)
+            consumer.seek_to_beginning(*places)
+            ends = consumer.end_offsets(places)
+            return _read(consumer, ends, time.monotonic() + timeout)
+        finally:
+            consumer.close()
+
+    def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that were committed for a consumer group."""
+        security = self.security_config()
+        return admin.committed_offsets(self.bootstrap_servers, [group_id], **security)[group_id]
+
+    def fence(self, transactional_id: str) -> None:
+        """Let a newer producer of the id take over, as `init_transactions()` of one does."""
+        with self.producer(transactional_id) as newer:
+            newer.init_transactions()
+
+
+def _read(consumer: Any, ends: dict[Any, int], deadline_s: float) -> list[MemoryRecord]:
+    found: list[MemoryRecord] = []
+    # The position passes the markers of transactions, which are no records.
+    while any(consumer.position(place) < end for place, end in ends.items()):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not all of {sorted(ends)} could be read")
+        for place, records in consumer.poll(timeout_ms=_POLL_MS).items():
+            found += [_seen(each) for each in records if each.offset < ends[place]]
+    return sorted(found, key=lambda each: (each.partition, each.offset))
+
+
+def _seen(record: Any) -> MemoryRecord:
+    return MemoryRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.key,
+        record.value,
+        tuple(record.headers),
+        record.timestamp,
+    )
