@@ -138,6 +138,26 @@ def test_a_frame_that_is_empty_by_its_plan_is_recorded(spark, kafka, topic, wait
     sink.close()
 
 
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_the_driver_writes_small_batches(spark, kafka, topic, wait_for, atomicity):
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers,
+        f"sink-{topic}",
+        topic=topic,
+        atomicity=atomicity,
+        query_id="query",
+        writers=None if atomicity == "batch" else 2,
+        driver_rows=20,
+    )
+    sizes, by_driver, first = (20, 0, 21, 10, 10), [], 0
+    for number, size in enumerate(sizes):
+        by_driver.append(sink.write(frame(spark, size, first=first), number).is_by_driver)
+        first += size
+    assert by_driver == [True, True, False, False, True]
+    wait_for(sum(sizes))
+    sink.close()
+
+
 def test_foreach_batch_says_at_once_that_a_query_id_is_needed(spark, kafka, topic, tmp_path):
     sink = ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", topic=topic, writers=2)
     add_file(tmp_path / "in", 0)

@@ -15,6 +15,7 @@ from txnproducer.errors import (
     RecordTooLargeError,
 )
 from txnproducer.spark import LedgerError
+from txnproducer.spark.driver.batch_retries import RunBounds
 from txnproducer.spark.errors import BatchFailedError, ReplayMismatchError
 from txnproducer.spark.ledger.digest import Digest, total
 from txnproducer.spark.ledger.entries import LedgerBatch
@@ -300,3 +301,55 @@ def test_a_records_own_error_is_the_users_with_all_that_follows_from_it():
     error.__cause__ = cause
     assert _is_users(error)
     assert not _is_users(KafkaTimeoutError("lost"))
+
+
+# --- the bounds of runs --------------------------------------------------------------------------
+
+
+def test_a_run_that_lost_an_executor_has_a_bound_of_its_own():
+    alive = [frozenset({"a", "b"})]
+    bounds = RunBounds(max_runs=2, max_losses=3, executors=lambda: alive[0])
+    for _ in range(2):
+        bounds.begin()
+        alive[0] = alive[0] - {min(alive[0])} | {f"new {len(alive[0])}", "c"}
+        assert not bounds.fail()
+    assert (bounds.failures, bounds.losses, bounds.is_last) == (0, 2, False)
+    bounds.begin()
+    assert not bounds.fail()
+    assert bounds.is_last
+    bounds.begin()
+    alive[0] |= {"one more"}  # an executor that has come is no loss
+    assert bounds.fail()
+    assert (bounds.failures, bounds.losses) == (2, 2)
+
+
+def test_lost_executors_end_a_batch_at_their_bound():
+    bounds = RunBounds(max_runs=2, max_losses=2, executors=iter_of("a", "", "b", "").__next__)
+    bounds.begin()
+    assert not bounds.fail()
+    bounds.begin()
+    assert bounds.fail()
+    assert bounds.failures == 0
+
+
+def iter_of(*names):
+    return iter([frozenset(name.split()) for name in names])
+
+
+def test_a_batch_is_tried_as_often_as_its_bounds_allow(whole):
+    make, _ = whole
+    batches = make()
+    lasts = []
+
+    def run_tasks(lease, is_last):
+        lasts.append(is_last)
+        raise SparkError("a task failed")
+
+    living = iter_of("a", "", "b", "b", "b", "b")
+    bounds = RunBounds(max_runs=2, max_losses=9, executors=living.__next__)
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(SparkError):
+        batches.write(BATCH, run_tasks, bounds=bounds)
+    # One lost its executor, and two failed by themselves.
+    assert lasts == [False, False, True]
+    assert batches.attempts == 3

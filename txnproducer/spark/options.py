@@ -31,6 +31,8 @@ from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
+MAX_RUNS: Final = 3
+MAX_LOSSES: Final = 20
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
 # Options of Spark itself, which it hands to a sink with the sink's own.
@@ -174,6 +176,19 @@ class SinkSettings:
         _boolean,
         "`false` leaves the column `headers` out; by default it is written, as by Spark's sink",
         default=True,
+    )
+    max_runs: int = _option(
+        "maxRuns",
+        _number_of("an integer"),
+        "with `batch`: how many runs of a batch may fail, the last one included; default 3",
+        default=MAX_RUNS,
+    )
+    max_losses: int = _option(
+        "maxLosses",
+        _number_of("an integer"),
+        "with `batch`: how many runs of a batch may lose an executor; default 20. Spark Connect"
+        " does not show that, so there they count as failures",
+        default=MAX_LOSSES,
     )
     driver_rows: int | None = _option(
         "driverRows",

@@ -169,6 +169,26 @@ def _is_interrupted(df: Any, error: BaseException) -> bool:
     return False
 
 
+def executors_of(df: Any) -> Callable[[], frozenset[str]]:
+    """Return a function that returns the addresses of the executors that live.
+
+    Under Spark Connect, and where Spark does not say, it returns none.
+    """
+    if is_connect(df):
+        return frozenset
+    context = _context_of(df)
+
+    def living() -> frozenset[str]:
+        try:
+            known = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - in Java's API
+            return frozenset(known.keySet().mkString(" ").split())
+        except Exception:  # noqa: BLE001 - a run is then counted as one that failed by itself
+            _LOG.debug("Spark does not tell its executors", exc_info=True)
+            return frozenset()
+
+    return living
+
+
 def stop_raiser(df: Any) -> Callable[[], None]:
     """Return a function that raises if the query or Spark was stopped, as far as Spark shows it.
 

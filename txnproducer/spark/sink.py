@@ -59,6 +59,8 @@ class ExactlyOnceKafkaSink:
         on_missing_ledger: "stop" (the default), or "write" if no ledger is expected.
         on_replay_mismatch: "stop" (the default), or "keep" to leave committed rows as they are.
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
+        max_runs: with "batch", how many runs of a batch may fail; 3 by default.
+        max_losses: with "batch", how many runs of a batch may lose an executor; 20 by default.
         driver_rows: the most rows of a batch that the driver writes itself, after one that was
             not larger; 0 for none, default 10,000. See docs/spark.md, "Small batches".
         first_batch_id: the one batch that needs no ledger; 0 by default.
@@ -86,6 +88,8 @@ class ExactlyOnceKafkaSink:
         on_missing_ledger: Literal["stop", "write"] | None = None,
         on_replay_mismatch: Literal["stop", "keep"] | None = None,
         on_foreign_ledger: Literal["stop", "take_over"] | None = None,
+        max_runs: int | None = None,
+        max_losses: int | None = None,
         driver_rows: int | None = None,
         first_batch_id: int | None = None,
         on_event: OnEvent | None = None,

@@ -1,9 +1,12 @@
 """Retries of a whole batch: after which errors, how often, how soon.
 
-Owns: the choice, the wait, the warning. Must not know: transactions, how a batch is written.
+Owns: the choice, the bounds, the wait, the warning. Must not know: transactions, how a batch is
+written, how Spark's executors are found.
 
 Rules:
 * A refusal, a mistake in the frame's or the driver's code, and a stop are not tried again.
+* A run in which an executor was lost has a bound of its own, as Spark counts no lost executor
+  against a task: on spot instances that is the usual end of a run.
 * The wait ends at once when the query is stopped.
 """
 
@@ -18,16 +21,15 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception,
-    stop_after_attempt,
     wait_exponential,
 )
 
 from txnproducer.errors import KafkaError
 from txnproducer.spark import errors
+from txnproducer.spark.options import MAX_LOSSES, MAX_RUNS
 from txnproducer.spark.session import is_of_spark, tells_of_stop
 
 _LOG = logging.getLogger(__name__)
-MOST_ATTEMPTS: Final = 3
 # `query.stop()` waits for the driver, so a stop must end the wait soon.
 _POLL_S: Final = 0.1
 _REFUSALS: Final = tuple(
@@ -38,17 +40,72 @@ _REFUSALS: Final = tuple(
 )
 
 
-def retrying(raise_if_stopped: Callable[[], None]) -> Retrying:
+def _nobody() -> frozenset[str]:
+    return frozenset()
+
+
+class RunBounds:
+    """How often the runs of one batch may fail.
+
+    Args:
+        max_runs: runs that failed, the last one included.
+        max_losses: runs in which an executor was lost.
+        executors: returns the executors that live, as far as Spark shows them.
+
+    Attributes:
+        failures: how many runs failed by themselves so far.
+        losses: how many lost an executor.
+    """
+
+    def __init__(
+        self,
+        max_runs: int = MAX_RUNS,
+        max_losses: int = MAX_LOSSES,
+        executors: Callable[[], frozenset[str]] = _nobody,
+    ) -> None:
+        self._max_runs = max_runs
+        self._max_losses = max_losses
+        self._executors = executors
+        self._alive = _nobody()
+        self.failures = self.losses = 0
+
+    def begin(self) -> None:
+        """Note the begin of a run."""
+        self._alive = self._executors()
+
+    def fail(self, state: object = None) -> bool:
+        """Note the failure of a run. Return whether it was the last one."""
+        del state  # what tenacity gives to a condition to stop
+        if self._alive - self._executors():
+            self.losses += 1
+        else:
+            self.failures += 1
+        return self.failures >= self._max_runs or self.losses >= self._max_losses
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run that goes on is the last one if it fails by itself."""
+        return self.failures + 1 >= self._max_runs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.failures} of {self._max_runs} failed, and {self.losses} of {self._max_losses} "
+            "lost an executor"
+        )
+
+
+def retrying(raise_if_stopped: Callable[[], None], bounds: RunBounds) -> Retrying:
     """Return a function that calls another function, and retries it if that may help.
 
     Args:
         raise_if_stopped: raises if the query or Spark was stopped.
+        bounds: of these runs.
     """
     return Retrying(
-        stop=stop_after_attempt(MOST_ATTEMPTS),
+        stop=bounds.fail,
         wait=wait_exponential(multiplier=0.5, max=10),
         retry=retry_if_exception(_is_worth_a_retry),
-        before_sleep=_warn_of_retry,
+        before_sleep=lambda state: _warn_of_retry(state, bounds),
         sleep=lambda seconds: _sleep(seconds, raise_if_stopped),
         # The batch's own error, and not tenacity's `RetryError`, tells the user the way out.
         reraise=True,
@@ -62,12 +119,11 @@ def _sleep(seconds: float, raise_if_stopped: Callable[[], None]) -> None:
         time.sleep(min(left_s, _POLL_S))
 
 
-def _warn_of_retry(state: RetryCallState) -> None:
+def _warn_of_retry(state: RetryCallState, bounds: RunBounds) -> None:
     error = None if state.outcome is None else state.outcome.exception()
     _LOG.warning(
-        "the batch is aborted, and begins again (%d of %d attempts are over): %s: %s",
-        state.attempt_number,
-        MOST_ATTEMPTS,
+        "the batch is aborted, and begins again (of its runs %s): %s: %s",
+        bounds,
         type(error).__name__,
         error,
     )

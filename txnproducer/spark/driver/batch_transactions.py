@@ -33,7 +33,7 @@ from typing import TypeAlias
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.batch_retries import MOST_ATTEMPTS, retrying
+from txnproducer.spark.driver.batch_retries import RunBounds, retrying
 from txnproducer.spark.driver.whole_parts import (
     as_failed,
     entry_of,
@@ -94,6 +94,7 @@ class BatchTransactions:
         self._producer: TransactionalProducer | None = None
         self._settings: Mapping[str, str] = {}
         self._lease: TransactionLease | None = None
+        self._bounds = RunBounds()
         self._began_s = 0.0
 
     def check(self, batch_id: int, query_id: str) -> None:
@@ -153,6 +154,7 @@ class BatchTransactions:
         batch: LedgerBatch,
         run_tasks: RunTasks,
         raise_if_stopped: Callable[[], None] = lambda: None,
+        bounds: RunBounds | None = None,
     ) -> tuple[list[Part], LedgerEntry | None]:
         """Have tasks write a batch, and commit it.
 
@@ -161,6 +163,7 @@ class BatchTransactions:
             run_tasks: has the tasks write under a lease, and returns their parts; its second
                 argument says whether this is the last attempt.
             raise_if_stopped: raises if the query or Spark was stopped.
+            bounds: of its runs; None for the default.
 
         Returns:
             The parts; and the ledger's entry if the batch was found committed already.
@@ -174,28 +177,30 @@ class BatchTransactions:
         def fill(producer: TransactionalProducer, parts: list[Part]) -> None:
             self._fill_by_tasks(producer, batch, run_tasks, parts)
 
-        return self._write(batch, fill, raise_if_stopped)
+        return self._write(batch, fill, raise_if_stopped, bounds)
 
     def write_rows(
         self, batch: LedgerBatch, send: SendRows, raise_if_stopped: Callable[[], None]
     ) -> tuple[list[Part], LedgerEntry | None]:
-        """Write a batch without tasks, and commit it.
+        """Write a batch without tasks, and commit it. It returns and raises as `write` does.
 
         Args:
             batch: the batch.
             send: sends all rows with the driver's own producer, and returns them as a part.
             raise_if_stopped: raises if the query or Spark was stopped.
-
-        Returns, raises: see `write`.
         """
         fill: _Fill = lambda producer, parts: parts.append(send(producer))  # noqa: E731
         return self._write(batch, fill, raise_if_stopped)
 
     def _write(
-        self, batch: LedgerBatch, fill: _Fill, raise_if_stopped: Callable[[], None]
+        self,
+        batch: LedgerBatch,
+        fill: _Fill,
+        raise_if_stopped: Callable[[], None],
+        bounds: RunBounds | None = None,
     ) -> tuple[list[Part], LedgerEntry | None]:
-        self.attempts = 0
-        retry = retrying(raise_if_stopped)
+        self.attempts, self._bounds = 0, bounds or RunBounds()
+        retry = retrying(raise_if_stopped, self._bounds)
         parts, entry = retry(self._attempt, batch, fill, raise_if_stopped)
         if entry is None:  # after the retries: an error of the hook must not cause another attempt
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
@@ -212,6 +217,7 @@ class BatchTransactions:
         if producer is None:
             raise IllegalStateError("a sink without a producer")
         self.attempts += 1
+        self._bounds.begin()
         # The old lease is dropped first: an error of this attempt must not be judged by it.
         self._began_s, self._lease = time.monotonic(), None
         parts: list[Part] = []
@@ -247,7 +253,7 @@ class BatchTransactions:
             # The lease takes ids of its own for the claims, and each needs the right to Write.
             with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
                 self._lease = producer.lease(batch.writers)
-            parts += run_tasks(self._lease, self.attempts == MOST_ATTEMPTS)
+            parts += run_tasks(self._lease, self._bounds.is_last)
             # Before the receipts are adopted: a commit with one part missing would tear the batch.
             refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)

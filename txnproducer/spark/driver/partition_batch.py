@@ -22,7 +22,7 @@ from typing import Any
 
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.batch_retries import retrying
+from txnproducer.spark.driver.batch_retries import RunBounds, retrying
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.frames import Partitions, partitions_of
 from txnproducer.spark.driver.kept_producer import KeptProducer
@@ -194,7 +194,7 @@ class PartitionBatches:
         else:
             checked_s = time.monotonic()
             # The rows are here, so another attempt does not evaluate the frame again.
-            retry = retrying(raise_if_stopped)
+            retry = retrying(raise_if_stopped, RunBounds())
             part = retry(self._attempt, plan, batches, raise_if_stopped)
             part = replace(part, attempt=retry.statistics["attempt_number"] - 1)
             phases = phases_since(began_s, checked_s)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.batch_retries import RunBounds
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.frames import partitions_of
@@ -34,7 +35,7 @@ from txnproducer.spark.reports import (
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import placed
 from txnproducer.spark.rows.schema import written_columns
-from txnproducer.spark.session import stop_raiser
+from txnproducer.spark.session import executors_of, stop_raiser
 from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask
 from txnproducer.spark.tasks.task_rows import TaskRows
 
@@ -103,8 +104,11 @@ class WholeBatches:
             parts: list[Part] = partitions.run(ParticipantOrder(lease, seeks_cause=is_last))
             return parts
 
+        own = self._settings
+        bounds = RunBounds(own.max_runs, own.max_losses, executors_of(frame))
+
         def write() -> _Written:
-            return transactions.write(batch, run_tasks, partitions.raise_if_stopped)
+            return transactions.write(batch, run_tasks, partitions.raise_if_stopped, bounds)
 
         return self._write(batch, began_s, write, read, is_by_driver=False)
 
