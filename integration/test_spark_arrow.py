@@ -38,7 +38,7 @@ def sink(kafka, topics):
     made = []
 
     def make(name="sink", **arguments):
-        given = {"topic": topics[0], "query_id": "query", **arguments}
+        given = {"topic": topics[0], "query_id": "query", "driver_rows": 0, **arguments}
         made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"{name}-{topics[0]}", **given))
         return made[-1]
 

@@ -159,7 +159,7 @@ def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_
     )
     hook = Fail(str(tmp_path), events)
     options = {"bootstrap_servers": kafka.bootstrap_servers, "topic": target}
-    sink = ExactlyOnceKafkaSink(sink_id=f"sink-{target}", on_event=hook, **options)
+    sink = ExactlyOnceKafkaSink(sink_id=f"sink-{target}", driver_rows=0, on_event=hook, **options)
     faulty: Any = type("Faulty", (KafkaExactlyOnceDataSource,), {"on_event": hook})
     first_of_batch: list[int] = []  # which partition of the topic is Spark's first
 

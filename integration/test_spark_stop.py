@@ -93,7 +93,7 @@ def sink(kafka, topic, atomicity):
     made = []
 
     def make(**arguments):
-        given = {"topic": topic, "atomicity": atomicity, **arguments}
+        given = {"topic": topic, "atomicity": atomicity, "driver_rows": 0, **arguments}
         made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
         return made[-1]
 

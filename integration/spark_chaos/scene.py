@@ -162,7 +162,11 @@ class Scene:
 
     def kill_executor_of(self, who: Arrival) -> None:
         """Kill the executor of a task, with its Python workers."""
-        kill_with_children(executor_of(who))
+        executor = executor_of(who)
+        # The grandparent of any other process may be the one that runs these tests.
+        if executor not in self.stage.spark.executors():
+            raise RuntimeError(f"process {who.pid} stands at a gate and is no task of an executor")
+        kill_with_children(executor)
 
     def kill_process_of(self, who: Arrival) -> None:
         """Kill the very process that stands at a gate."""

@@ -68,6 +68,7 @@ def into(stream: Any, spark: Any, job: Job) -> tuple[Any, Callable[[], None]]:
         job.sink_id,
         topic=job.topic,
         atomicity=job.writer,
+        driver_rows=0,  # the faults strike tasks, and these batches are small
         on_event=hook,
         options=job.options,
     )

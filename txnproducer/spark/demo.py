@@ -168,7 +168,9 @@ class PlainWriter:
 def exactly_once(bootstrap_servers: str, topic: str, folder: Path) -> Callable[[Any, int], None]:
     """Return our sink, which writes a batch exactly once."""
     kill = KillOnce(str(folder / "killed-ours"))
-    return ExactlyOnceKafkaSink(bootstrap_servers, "flights", topic=topic, on_event=kill)
+    return ExactlyOnceKafkaSink(
+        bootstrap_servers, "flights", topic=topic, driver_rows=0, on_event=kill
+    )
 
 
 def without_transactions(
