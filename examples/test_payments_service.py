@@ -63,7 +63,8 @@ def kafka(kafka_memory: InMemoryKafka) -> InMemoryKafka:
 
 @pytest.fixture
 def service(kafka: InMemoryKafka) -> Iterator[PaymentService]:
-    with kafka.producer("payments-0") as producer:
+    # A broker in memory is near, so the tests need not wait between two tries.
+    with kafka.producer("payments-0", retry_backoff_ms=5) as producer:
         producer.init_transactions()
         yield PaymentService(producer)
 
