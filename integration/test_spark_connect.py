@@ -120,16 +120,27 @@ def test_foreach_batch_goes_on_from_its_checkpoint(spark, kafka, topic, wait_for
     wait_for(20)
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_a_frame_that_is_empty_by_its_plan_is_recorded(spark, kafka, topic, wait_for, atomicity):
-    sink = ExactlyOnceKafkaSink(
-        kafka.bootstrap_servers,
-        f"sink-{topic}",
-        topic=topic,
-        atomicity=atomicity,
-        query_id="query",
-        writers=None if atomicity == "batch" else 2,
-    )
+@pytest.fixture(params=["partition", "batch"])
+def make_sink(request, kafka, topic):
+    """Return a function that makes a sink of either atomicity. Its test closes it."""
+
+    def make(**arguments):
+        is_whole = request.param == "batch"
+        return ExactlyOnceKafkaSink(
+            kafka.bootstrap_servers,
+            f"sink-{topic}",
+            topic=topic,
+            atomicity=request.param,
+            query_id="query",
+            writers=None if is_whole else 2,
+            **arguments,
+        )
+
+    return make
+
+
+def test_a_frame_that_is_empty_by_its_plan_is_recorded(spark, make_sink, wait_for):
+    sink = make_sink()
     empty = spark.createDataFrame([], "value string")
     assert [report.rows for report in sink.write(empty, 0).partitions] == [0, 0]
     assert sink.write(empty, 0).transactions == 0
@@ -138,17 +149,8 @@ def test_a_frame_that_is_empty_by_its_plan_is_recorded(spark, kafka, topic, wait
     sink.close()
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_the_driver_writes_small_batches(spark, kafka, topic, wait_for, atomicity):
-    sink = ExactlyOnceKafkaSink(
-        kafka.bootstrap_servers,
-        f"sink-{topic}",
-        topic=topic,
-        atomicity=atomicity,
-        query_id="query",
-        writers=None if atomicity == "batch" else 2,
-        driver_rows=20,
-    )
+def test_the_driver_writes_small_batches(spark, make_sink, wait_for):
+    sink = make_sink(driver_rows=20)
     sizes, by_driver, first = (20, 0, 21, 10, 10), [], 0
     for number, size in enumerate(sizes):
         by_driver.append(sink.write(frame(spark, size, first=first), number).is_by_driver)
