@@ -8,7 +8,10 @@ Three producers write over TLS, logged in by SCRAM for a minute at a time: ten r
 transaction, 2,000 in one call, and records with a group's offsets. They pause between
 transactions, so that all records of an hour can be read back and compared. Every two seconds a
 sample is taken of this process: memory, threads, descriptors, and the time of each transaction
-since the last sample.
+since the last sample. What the soak itself keeps of a transaction is one byte, and samples go to
+a file, so that memory that grows is the producers'.
+
+`python -m integration.soak_page results/soak.json` takes the result into the documentation.
 """
 
 from __future__ import annotations
@@ -16,64 +19,59 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import platform
 import statistics
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from integration.chaos.faults import KINDS, Faults
 from integration.chaos.run import PARTITIONS, Account, check
 from integration.readers import read_with_confluent
-from txnproducer import TransactionalProducer, errors
+from integration.soak_picture import draw
+from integration.soak_samples import Sample, growth
+from txnproducer import TransactionalProducer, __version__, errors
+from txnproducer._record.implementation import IMPL
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.testing import EmbeddedKafka
 
 RESULTS = Path("results") / "soak.json"
-PICTURE = Path("results") / "soak.svg"
+SAMPLES = RESULTS.with_suffix(".jsonl")
+PICTURE = RESULTS.with_suffix(".svg")
 _EVERY_S = 2.0
 _ENDS_S = 180.0  # longer than any call may take
 _SESSION_MS = 60_000
-# The share of the run in which caches, pools and the first faults settle.
-_SETTLING = 0.25
-# The growth from the second quarter of a run to its last one that counts as none.
-_ALLOWED = {"memory_mb": 1.10, "threads": 1.0, "descriptors": 1.0}
+_OUTCOMES = ("committed", "aborted", "unknown")
 _SETTINGS = {"max_block_ms": 60_000, "request_timeout_ms": 5_000, "delivery_timeout_ms": 60_000}
-
-
-class Sample(NamedTuple):
-    """This process at one time.
-
-    Attributes:
-        at_s: seconds since the begin.
-        memory_mb: resident.
-        transactions: that have ended since the last sample.
-        median_ms: how long these took; 0 if there are none.
-        longest_ms: likewise.
-    """
-
-    at_s: float
-    memory_mb: float
-    threads: int
-    descriptors: int
-    transactions: int
-    median_ms: float
-    longest_ms: float
 
 
 @dataclass
 class Writer:
-    """One producer's work, repeated until the end."""
+    """One producer's work, repeated until the end.
+
+    Attributes:
+        told: an index into `_OUTCOMES` for each transaction; the first one has the number 1.
+    """
 
     name: str
     records: int
     pause_s: float
-    account: Account = field(default_factory=Account)
+    aborts: Counter[str] = field(default_factory=Counter)
+    new_producers: Counter[str] = field(default_factory=Counter)
     took_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    told: bytearray = field(default_factory=bytearray)
+
+    @property
+    def account(self) -> Account:
+        outcomes = {number: _OUTCOMES[told] for number, told in enumerate(self.told, 1)}
+        return Account(outcomes, self.aborts, self.new_producers)
 
     def run(self, kafka: EmbeddedKafka, stop: threading.Event) -> None:
         try:
@@ -82,7 +80,6 @@ class Writer:
             self.errors.append(repr(error))
 
     def _run(self, kafka: EmbeddedKafka, stop: threading.Event) -> None:
-        number = 0
         while not stop.is_set():
             with TransactionalProducer(
                 kafka.bootstrap_servers,
@@ -91,19 +88,23 @@ class Writer:
                 **_SETTINGS,
             ) as producer:
                 _again(producer.init_transactions)
-                while not stop.is_set():
-                    began = time.monotonic()
-                    number += 1
-                    try:
-                        self.account.outcomes[number] = self._one(producer, number)
-                    except errors.KafkaError as error:
-                        is_unknown = error.recovery == "unknown"
-                        self.account.outcomes[number] = "unknown" if is_unknown else "aborted"
-                        self.account.new_producers[repr(error)[:200]] += 1
-                        break
-                    finally:
-                        self.took_s.append(time.monotonic() - began)
+                while not stop.is_set() and self._goes_on(producer):
                     stop.wait(self.pause_s)
+
+    def _goes_on(self, producer: TransactionalProducer) -> bool:
+        """Write a transaction, and return whether its producer can be used again."""
+        began, outcome = time.monotonic(), "unknown"
+        try:
+            outcome = self._one(producer, len(self.told) + 1)
+        except errors.KafkaError as error:
+            outcome = "unknown" if error.recovery == "unknown" else "aborted"
+            self.new_producers[repr(error)[:200]] += 1
+            return False
+        else:
+            return True
+        finally:
+            self.told.append(_OUTCOMES.index(outcome))
+            self.took_s.append(time.monotonic() - began)
 
     def _one(self, producer: TransactionalProducer, number: int) -> str:
         producer.begin_transaction()
@@ -113,7 +114,7 @@ class Writer:
         except errors.KafkaError as error:
             if error.recovery != "abort":
                 raise
-            self.account.aborts[type(error).__name__] += 1
+            self.aborts[type(error).__name__] += 1
             _again(producer.abort_transaction)
             return "aborted"
         return "committed"
@@ -146,13 +147,13 @@ def _again(call) -> None:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def sample(began: float, writers: list[Writer]) -> Sample:
-    """Take a sample."""
+def sample(began: float, writers: list[Writer], faults: int) -> Sample:
+    """Take a sample, and append it to the file."""
     took = [seconds for writer in writers for seconds in _drained(writer.took_s)]
     status = dict(
         line.split(":", 1) for line in Path("/proc/self/status").read_text("ascii").splitlines()
     )
-    return Sample(
+    taken = Sample(
         round(time.monotonic() - began, 1),
         round(int(status["VmRSS"].split()[0]) * 1024 / 1e6, 1),
         int(status["Threads"]),
@@ -160,46 +161,17 @@ def sample(began: float, writers: list[Writer]) -> Sample:
         len(took),
         round(statistics.median(took) * 1000, 2) if took else 0.0,
         round(max(took, default=0.0) * 1000, 1),
+        faults,
     )
+    with SAMPLES.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(taken) + "\n")
+    return taken
 
 
 def _drained(values: list[float]) -> list[float]:
     drained = values[:]
     del values[: len(drained)]
     return drained
-
-
-def growth(samples: list[Sample]) -> list[str]:
-    """Return the values that grew: the last quarter of a run against its second one."""
-    count = len(samples)
-    early = samples[round(count * _SETTLING) : count // 2]
-    late = samples[round(count * (1 - _SETTLING)) :]
-    grown = []
-    for name, allowed in _ALLOWED.items():
-        before = statistics.median(getattr(each, name) for each in early)
-        after = statistics.median(getattr(each, name) for each in late)
-        if after > before * allowed:
-            grown.append(f"{name}: {before} in the second quarter, {after} in the last")
-    return grown
-
-
-def draw(samples: list[Sample], path: Path) -> None:
-    """Draw the times of transactions, and the memory, over the run."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    figure, (upper, lower) = plt.subplots(2, figsize=(7.5, 5), sharex=True, layout="constrained")
-    minutes = [each.at_s / 60 for each in samples]
-    upper.semilogy(minutes, [each.longest_ms or None for each in samples], ".", label="longest")
-    upper.semilogy(minutes, [each.median_ms or None for each in samples], label="median")
-    upper.set_ylabel("a transaction, ms")
-    upper.legend()
-    lower.plot(minutes, [each.memory_mb for each in samples])
-    lower.set_ylabel("memory, MB")
-    lower.set_xlabel("minutes")
-    figure.savefig(path)
 
 
 # --- the run ------------------------------------------------------------------------------------
@@ -211,8 +183,10 @@ def soak(minutes: float, version: str) -> int:
         Writer("long", 2_000, 5.0),
         Writer("offsets", 30, 0.2),
     ]
-    samples: list[Sample] = []
     wrong: list[str] = []
+    about = _about(minutes, version)
+    RESULTS.parent.mkdir(exist_ok=True)
+    SAMPLES.write_text("", "utf-8")
     settings = {"connections.max.reauth.ms": _SESSION_MS}
     with EmbeddedKafka(3, version=version, listeners=("SASL_SSL",), settings=settings) as kafka:
         plain = kafka.addresses("PLAINTEXT")
@@ -234,8 +208,7 @@ def soak(minutes: float, version: str) -> int:
                 time.sleep(_EVERY_S)  # the time between two samples
                 # Otherwise a sample would show the garbage of this process as growth.
                 gc.collect()
-                samples.append(sample(began, writers))
-                _show(samples[-1])
+                _show(sample(began, writers, faults.counts.total()))
         finally:
             stop.set()
             faults.stop()
@@ -247,8 +220,11 @@ def soak(minutes: float, version: str) -> int:
             found = check(reads, writer.account, writer.records) + writer.errors
             wrong += [f"{writer.name}: {each}" for each in found]
     wrong += [f"a fault could not be made: {error!r}" for error in faults.errors]
+    lines = SAMPLES.read_text("utf-8").splitlines()
+    samples = [Sample(*json.loads(line)) for line in lines]
     wrong += growth(samples)
-    _note(samples, writers, faults.counts, wrong)
+    about["load_after"] = _load()
+    _note(about, samples, writers, faults.counts, wrong)
     return 1 if wrong else 0
 
 
@@ -261,20 +237,46 @@ def _show(latest: Sample) -> None:
     )
 
 
+def _about(minutes: float, version: str) -> dict[str, Any]:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return {
+        "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "minutes": minutes,
+        "version": __version__,
+        # The last one that changed the package.
+        "commit": git("log", "-1", "--format=%h", "--", "txnproducer") or "unknown",
+        "changed": bool(git("status", "--porcelain", "--untracked-files=no", "txnproducer")),
+        "implementation": IMPL,
+        "kafka": version,
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load_before": _load(),
+    }
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)
+
+
 def _note(
-    samples: list[Sample], writers: list[Writer], faults: Counter[str], wrong: list[str]
+    about: dict[str, Any],
+    samples: list[Sample],
+    writers: list[Writer],
+    faults: Counter[str],
+    wrong: list[str],
 ) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
     told = {
+        "about": about,
         "faults": dict(faults),
         "outcomes": {each.name: dict(Counter(each.account.outcomes.values())) for each in writers},
-        "new_producers": {each.name: dict(each.account.new_producers) for each in writers},
+        "new_producers": {each.name: dict(each.new_producers) for each in writers},
         "wrong": wrong,
-        "samples": [each._asdict() for each in samples],
     }
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
-    draw(samples, PICTURE)
-    del told["samples"]
+    RESULTS.write_text(json.dumps(told | {"samples": samples}) + "\n", "utf-8")
+    PICTURE.write_text(draw(samples), "utf-8")
     print(json.dumps(told, indent=1))
 
 
