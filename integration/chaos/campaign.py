@@ -1,7 +1,12 @@
 """`python -m integration.chaos.campaign`: the rows of the plan, played one by one.
 
 Each row is appended to results/clusters.jsonl, and its history stays in results/clusters/. The
-campaign goes on where it stopped.
+campaign goes on where it stopped. The rows of ours whose producers ended for a reason that is not
+recorded, and no others:
+
+    python -m integration.chaos.campaign --clients txnproducer \\
+        --names $(python -m integration.chaos.page --without-causes)
+    python -m integration.chaos.page --add results/clusters.jsonl
 """
 
 from __future__ import annotations
@@ -73,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--versions", nargs="+", type=int, choices=(1, 2), default=[2, 1])
     parser.add_argument("--rows", type=int, default=60, help="at most, per client")
+    parser.add_argument("--names", nargs="+", help="of rows: play these alone, each once more")
     parser.add_argument("--again", action="store_true", help="also rows that were played before")
     return parser.parse_args()
 
@@ -116,6 +122,8 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def _is_wanted(row: Row, arguments: argparse.Namespace) -> bool:
+    if arguments.names:
+        return row.name in arguments.names
     return (
         row.fault in arguments.faults
         and row.workload in arguments.workloads
@@ -151,9 +159,12 @@ def run_row(clusters: Clusters, row: Row, commit: str) -> bool:
 
 def main() -> int:
     arguments, commit = _arguments(), _commit()
-    done = set() if arguments.again else _done(commit)
+    done = set() if arguments.again or arguments.names else _done(commit)
     HISTORIES.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _rows(arguments) if row.name not in done]
+    if unknown := set(arguments.names or ()) - {row.name for row in rows}:
+        print(f"these clients have no such rows: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
     # A cluster takes half as long to start as a row to play: rows that can share one follow.
     rows.sort(key=lambda row: (row.version != 2, row.fault in NEED_PROXIES))
     print(f"{len(rows)} rows, {len(done)} done before at {commit}", flush=True)

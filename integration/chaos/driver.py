@@ -16,6 +16,7 @@ from typing import Any
 
 from integration.chaos.clients import OPEN, Client, Verdict
 from integration.chaos.copying import Input, next_offsets, open_input
+from integration.chaos.endings import AT_THE_END, ERROR, INPUT, MEMBER, SIGNAL, TURN
 from integration.chaos.history import ABORTED, COMMITTED, UNKNOWN, Notes
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, TAKEOVER
@@ -30,7 +31,15 @@ MEMBER_S = 5.0
 
 
 class RestartNeeded(Exception):  # noqa: N818 - no mistake
-    """The client needs a new producer."""
+    """The client needs a new producer.
+
+    Attributes:
+        error: the client's own, which says so.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Driver:
@@ -41,6 +50,7 @@ class Driver:
         self._notes = Notes(Path(job.history))
         self._number = 0
         self._stopped = False
+        self._call_name = ""
         self._input: Input | None = None
         self._batch: list[tuple[tuple[str, int], int]] = []
 
@@ -51,14 +61,16 @@ class Driver:
         while self._goes_on():
             client = OPEN[self._job.client](self._job.servers, self._job.transactional_id)
             try:
-                self._call("init", client.init)
+                self._again(client, "init", client.init)
                 if self._job.workload == COPY:
                     self._copy(client)
                 else:
                     self._write(client)
-            except RestartNeeded:
-                pass
-            except Exception:  # noqa: BLE001 - noted, and the next producer tries
+                self._note("ended", "ok", why=self._why())
+            except RestartNeeded as needed:
+                self._failed(client, needed.error)
+            except Exception as error:  # noqa: BLE001 - noted, and the next producer tries
+                self._failed(client, error)
                 time.sleep(0.2)  # a client that refuses at once would make this a busy loop
             finally:
                 with contextlib.suppress(Exception):
@@ -66,6 +78,18 @@ class Driver:
             if self._job.workload == TAKEOVER and self._goes_on():
                 time.sleep(AWAY_S)  # the other writer takes the id meanwhile
         self._notes.close()
+
+    def _why(self) -> str:
+        """Return why the work with a producer is done."""
+        if self._stopped:
+            return SIGNAL
+        if not self._goes_on():
+            return AT_THE_END
+        return TURN if self._job.workload == TAKEOVER else MEMBER
+
+    def _failed(self, client: Client, error: Exception) -> None:
+        more = {"during": self._call_name, "error": _text(error), "verdict": client.verdict(error)}
+        self._note("ended", "error", why=ERROR, **more)
 
     def _goes_on(self) -> bool:
         return not self._stopped and time.monotonic() < self._job.until
@@ -86,9 +110,11 @@ class Driver:
         """Copy the input of the group, each batch with its offsets in a transaction."""
         job, end = self._job, time.monotonic() + MEMBER_S
         stays = job.writer.startswith("a")
+        self._call_name = INPUT
         self._input = open_input(job.client, job.servers, job.source, job.group)
         try:
             while self._goes_on() and (stays or time.monotonic() < end):
+                self._call_name = INPUT
                 self._batch = self._input.poll()
                 if not self._batch:
                     continue
@@ -163,14 +189,14 @@ class Driver:
             except Exception as failed:
                 # That no abort succeeded changes nothing about a commit that was refused.
                 self._tell(ABORTED)
-                raise RestartNeeded from failed
+                raise RestartNeeded(failed) from failed
             self._tell(ABORTED)
             return
         if not committing or verdict == "restart":
             self._tell(ABORTED)
         else:
             self._tell(self._resolve(client) if verdict == "unknown" else UNKNOWN)
-        raise RestartNeeded from error
+        raise RestartNeeded(error) from error
 
     def _resolve(self, client: Client) -> str:
         try:
@@ -205,6 +231,8 @@ class Driver:
 
     def _note(self, call: str, at: str, **more: Any) -> None:
         job = self._job
+        if at == "call":
+            self._call_name = call
         self._notes.note(
             writer=job.writer, id=job.transactional_id, txn=self._number, call=call, at=at, **more
         )

@@ -8,7 +8,8 @@ Must not know: clients, faults, verdicts.
 Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init", "begin",
 "write" (with "records"), "offsets", "commit", "abort", "told", or "sends" for a send that failed
 though the commit succeeded; `at` is "call", "ok" or "error"
-(with "error"). A "told" line has the "outcome" that the application believes. Lines of a reader:
+(with "error"). A "told" line has the "outcome" that the application believes, an "ended" line
+the reason for a producer's end (`endings`). Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
 Lines of the probe: `{"t", "probe": "committed"}`.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,6 +118,8 @@ class History:
 
     Attributes:
         calls: begin and end of each call that ended, by the id of its producer.
+        begun: how many producers each process has initialized.
+        ended: the lines about the ends of producers.
     """
 
     txns: dict[tuple[str, int], Txn] = field(default_factory=dict)
@@ -126,6 +129,8 @@ class History:
     inits: list[float] = field(default_factory=list)
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     probes: list[float] = field(default_factory=list)
+    begun: Counter[str] = field(default_factory=Counter)
+    ended: list[Line] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
     copied: dict[str, int] = field(default_factory=dict)
@@ -153,6 +158,8 @@ def add_up(lines: Iterable[Line]) -> History:
             history.probes.append(line["t"])
         elif "copied" in line:
             history.copied.update(line["copied"])
+        elif line["call"] == "ended":
+            history.ended.append(line)
         else:
             _called(history, under_way, line)
             _wrote(history, line)
@@ -185,6 +192,7 @@ def _wrote(history: History, line: Line) -> None:
     if line["call"] == "init":
         if line["at"] == "ok":
             history.inits.append(line["t"])
+            history.begun[line["writer"]] += 1
         return
     key = line["writer"], line["txn"]
     if key not in history.txns:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.benchmarks.markdown import table
+from integration.chaos.endings import told
 from integration.chaos.plan import (
     CLIENT,
     CLIENTS,
@@ -26,6 +27,7 @@ from integration.chaos.plan import (
     OURS,
     PARTITION,
     PAUSE,
+    PLAIN,
     TAKEOVER,
     cover,
 )
@@ -87,6 +89,13 @@ ROWS = """A row's name has the client, the fault, its target, the workload and t
     is aborted. "Full disk" limits the
     size of a broker's files, for which Kafka ends that broker. "Version raised" raises
     `transaction.version` from 1 to 2 under load."""
+REPLACED = """The rows of txnproducer in which a producer ended before the row did, and why.
+    Two writers that take one id from each other end each other's producers, and a member that
+    leaves its group closes its producer: these belong to the workload. A cause that neither the
+    workload nor the fault explains is printed in bold. Rows that were played before causes were
+    noted have "not recorded". {left} of {all} rows have no line here: their producers served to
+    the end."""
+NOT_RECORDED = "not recorded"
 # The probe's step, and the time that a client may need to notice what a fresh one sees at once.
 _STEP_S, _NOTICE_S = 0.5, 0.75
 # A broker struck by these keeps connections open and is silent, so a request that it has ends with
@@ -184,6 +193,11 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
     yield from ("", "## Where another client was quicker", "")
     yield from _text(QUICKER)
     yield from _quicker(lines)
+    yield from ("", "## Why producers were replaced", "")
+    ours = _of(lines, OURS)
+    rows = [line for line in ours if _causes(line)]
+    yield from _text(REPLACED.format(left=len(ours) - len(rows), all=len(ours)))
+    yield from table(("row", "producers", "causes"), [_replaced(line) for line in rows])
     yield from ("", "## What was wrong", "")
     yield from _wrong(lines)
     yield from ("## Every row", "")
@@ -259,6 +273,27 @@ def _row(line: Line) -> list[str]:
     return [name, line["commit"], outcomes, *times, str(line["producers"]), errors]
 
 
+def without_causes(lines: Sequence[Line]) -> list[str]:
+    """Return the names of the rows of ours whose producers ended for a reason not recorded."""
+    return [line["row"] for line in _of(lines, OURS) if _causes(line) == [NOT_RECORDED]]
+
+
+def _causes(line: Line) -> list[str]:
+    """Return why producers of a row ended before it did; nothing if none did."""
+    workload = _parts(line)[3]
+    if (endings := line.get("endings")) is None:
+        writers = 1 if workload == PLAIN else 2
+        return [NOT_RECORDED] if line["producers"] > writers else []
+    counts: Counter[str] = Counter()
+    for each in endings:
+        counts[told(each, workload)] += each["count"]
+    return [f"{count} times {cause}" for cause, count in counts.items()]
+
+
+def _replaced(line: Line) -> list[str]:
+    return [f"`{line['row']}`", str(line["producers"]), "; ".join(_causes(line))]
+
+
 def _cluster(line: Line) -> str:
     found = line.get("cluster_stall_s")
     return "-" if found is None else f"{found:.1f}"
@@ -322,8 +357,14 @@ def _why(ours: Line, best: Line) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.chaos.page", description=__doc__)
     parser.add_argument("--add", type=Path, help="results of a campaign to take in")
+    parser.add_argument(
+        "--without-causes", action="store_true", help="only print the names of such rows of ours"
+    )
     arguments = parser.parse_args()
     lines = load() if DATA.exists() else []
+    if arguments.without_causes:
+        print("\n".join(without_causes(lines)))
+        return 0
     if arguments.add is not None:
         lines = merged(lines, load(arguments.add))
         DATA.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")

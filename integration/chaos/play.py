@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.chaos.checks import Finding, check, times
+from integration.chaos.endings import endings
 from integration.chaos.history import History, Notes, add_up, load
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
@@ -53,6 +54,8 @@ class Played:
         cluster_stall_s: the longest time without a commit of the probe's fresh producers.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
+        endings: why producers ended before the row did, or None if the client's driver notes no
+            ends.
         seconds: the row took, without the start of the cluster.
         failed: why the row could not be played, or nothing.
     """
@@ -70,6 +73,7 @@ class Played:
     cluster_stall_s: float | None = None
     fenced: int = 0
     called_s: float | None = None
+    endings: list[dict[str, Any]] | None = None
     seconds: float = 0.0
     failed: str = ""
 
@@ -216,6 +220,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
     played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
     played.called_s = figures.called_s
+    played.endings = endings(history)
 
 
 def _outcomes(history: History) -> dict[str, int]:
