@@ -174,6 +174,7 @@ soak: .venv/.installed-dev  ## an hour of mixed load with a fault a minute: noth
 fuzz: .venv/.installed-dev  ## a million damaged answers, and processes that end in every way through cut connections
 	$(BIN)/python -m tests.fuzz.decoders --count 1000000 $(ARGS)
 	$(BIN)/python -m tests.fuzz.producers --count 20000 $(ARGS)
+	$(BIN)/python -m tests.fuzz.handshakes --share 3
 	$(BIN)/python -m tests.fuzz.processes --rounds 200
 
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped

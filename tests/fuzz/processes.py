@@ -4,18 +4,18 @@
 
 The simulator of the whole stack cannot reach the compiled parts, TLS, `fork` and the end of the
 interpreter. Here they run as they ship: real sockets, processes and signals. The brokers are in
-memory, and a proxy before each of them cuts connections at random bytes. Writers are interrupted,
-killed, forked and left to exit with a transaction open; the next process takes the id over. The
-judges are those of the clusters' campaign, for records and outcomes, and the writer's own, for
-times and leftovers. A failure prints the seed and its round, which is repeated closely and not
-exactly: processes are not in lockstep.
+memory, and a proxy before each of them cuts connections at random bytes, or has the faults of the
+simulator at answers, also within TLS. Logins may end soon, and be refused. Writers are
+interrupted, killed, forked and left to exit with a transaction open; the next process takes the id
+over. The judges are those of the clusters' campaign, for records and outcomes, and the writer's
+own, for times and leftovers. A failure prints the seed and its round, which is repeated closely
+and not exactly: processes are not in lockstep.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import json
 import random
 import signal
@@ -27,54 +27,34 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from integration.chaos.checks import FINAL, check
 from integration.chaos.history import COMMITTED, add_up, load
-from integration.cutting_proxy import HOST, CuttingProxy
+from tests.fuzz.process_cluster import ProcessCluster
 from tests.fuzz.process_writer import (
     BROKEN,
     CLOSED,
     ENDS,
     EXITED,
     LEFT_OPEN,
-    MAX_BLOCK_MS,
     PROOFS,
     RAISED,
     RAISES,
     THE_END,
     Orders,
 )
-from txnproducer.testing import InMemoryKafka
-from txnproducer.testing._memory_server import MemoryServer
 
 ROOT: Final = Path(__file__).parents[2]
 WORKERS: Final = 4
-PLAIN, TLS, LOGIN = "plain", "TLS", "TLS with SCRAM"
 _PROCESSES: Final = 4
 _LIFE_S: Final = (0.4, 2.0)
 # With sound connections these leave no transaction open.
 _IN_ORDER: Final = (CLOSED, LEFT_OPEN, EXITED, RAISES)
 # The time of the last process for its commits.
 _PROOF_S: Final = 30.0
-# A login with TLS takes 5,000, and a transaction 2,000.
-_MOST_BYTES: Final = 60_000
 # Far above what an exit may take: an abort, and a busy machine.
 _MOST_EXIT_S: Final = 60.0
 _UNEXPECTED: Final = ("unexpected error", "could not handle", "Exception ignored", "BROKEN")
-_SETTINGS: Final[dict[str, Any]] = {
-    "max_block_ms": MAX_BLOCK_MS,
-    "request_timeout_ms": 500,
-    "delivery_timeout_ms": 2_000,
-    "transaction_timeout_ms": 5_000,
-    "linger_ms": 1,
-    "retry_backoff_ms": 5,
-    "retry_backoff_max_ms": 50,
-    "reconnect_backoff_ms": 5,
-    "reconnect_backoff_max_ms": 50,
-    "socket_connection_setup_timeout_ms": 500,
-    "socket_connection_setup_timeout_max_ms": 1_000,
-}
 
 
 class Round:
@@ -89,61 +69,30 @@ class Round:
         wrong: the rules that were broken.
         ends: the number of processes by their end.
         outcomes: the number of transactions by the outcome that their process believes.
+        faults: the number of faults at connections and logins.
     """
 
     def __init__(self, seed: int, number: int, folder: Path) -> None:
         self._rng = random.Random(f"{seed}:{number}")
         self._folder = folder
-        self._security = self._rng.choice((PLAIN, TLS, LOGIN))
-        self._kafka = InMemoryKafka(
-            {"t": 3},
-            nodes=2,
-            transaction_version=self._rng.choice((1, 2)),
-            users={"alice": "secret"} if self._security == LOGIN else None,
-        )
+        self._cluster = ProcessCluster(self._rng)
         self._count = 0
-        self._servers = self._last_end = ""
+        self._last_end = ""
         self.wrong: list[str] = []
         self.ends: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
+        self.faults = self._cluster.faults
 
     def run(self) -> None:
         """Play the round."""
-        with self._kafka, contextlib.ExitStack() as proxies:
-            straight = self._kafka.listen(tls=self._security != PLAIN)
-            addresses = [_address(text) for text in straight.split(",")]
-            for node, address in enumerate(addresses):
-                seed = self._rng.randrange(10**9)
-                proxy = CuttingProxy(
-                    address,
-                    seed,
-                    longest_s=0.8,
-                    silent=0.05,
-                    most_bytes=_MOST_BYTES,
-                    tls=self._security != PLAIN,
-                )
-                self._lead_through(node, proxies.enter_context(proxy).port)
-            ports = self._advertised.values()
-            self._servers = ",".join(f"{host}:{port}" for host, port in ports)
+        with self._cluster as cluster:
             for _ in range(_PROCESSES):
                 self._let_write(self._rng.choice(ENDS), self._rng.uniform(*_LIFE_S))
-            for node, address in enumerate(addresses):
-                self._lead_through(node, address[1])
-            self._kafka.clear_faults()
-            self._servers = straight
+            cluster.heal()
             self._last_end = self._rng.choice(_IN_ORDER)
             self._let_write(self._last_end, _PROOF_S, is_calm=True)
             self._judge()
-
-    @property
-    def _advertised(self) -> dict[int, tuple[str, int]]:
-        server = self._kafka._live
-        assert isinstance(server, MemoryServer)
-        return server._advertised[self._security != PLAIN]
-
-    def _lead_through(self, node: int, port: int) -> None:
-        """Tell clients that a broker listens at a proxy's port."""
-        self._advertised[node] = (HOST, port)
+        self.wrong += cluster.wrong
 
     # --- a process ------------------------------------------------------------------------------
 
@@ -151,7 +100,7 @@ class Round:
         self._count += 1
         name = f"w{self._count}"
         orders = Orders(
-            settings=self._settings(),
+            settings=self._cluster.settings(),
             writer=name,
             life_s=life_s,
             is_calm=is_calm,
@@ -180,24 +129,6 @@ class Round:
             process.wait(10)
         self._judge_end(name, "killed" if is_killed else end, process.returncode, log.read_text())
 
-    def _settings(self) -> dict[str, Any]:
-        settings = {
-            **_SETTINGS,
-            "bootstrap_servers": self._servers,
-            "transactional_id": "id",
-        }
-        if self._security == PLAIN:
-            return settings
-        settings |= {"security_protocol": "SSL", "ssl_cafile": self._kafka.ca_file}
-        if self._security == LOGIN:
-            settings |= {
-                "security_protocol": "SASL_SSL",
-                "sasl_mechanism": "SCRAM-SHA-256",
-                "sasl_plain_username": "alice",
-                "sasl_plain_password": "secret",
-            }
-        return settings
-
     def _disturb(self, process: subprocess.Popen[bytes], orders: Orders) -> bool:
         """Interrupt the process and trouble its cluster. Return whether it was killed."""
         kill_after_s = orders.life_s * self._rng.uniform(0, 1) if self._rng.random() < 0.2 else 1e9
@@ -208,31 +139,13 @@ class Round:
             if not Path(orders.history).exists():
                 continue  # its own handler of SIGINT is not there yet
             began = began or time.monotonic()
-            self._trouble()
+            self._cluster.trouble()
             if self._rng.random() < 0.5:
                 process.send_signal(signal.SIGINT)
             if time.monotonic() > began + kill_after_s:
                 process.kill()
                 return True
         return False
-
-    def _trouble(self) -> None:
-        kafka, api = self._kafka, self._rng.choice(("InitProducerId", "Produce", "EndTxn"))
-        match self._rng.randrange(8):
-            case 0:
-                kafka.lose_answer(api)
-            case 1:
-                kafka.lose_request(api)
-            case 2:
-                kafka.delay(api, 0.1)
-            case 3:
-                kafka.move_coordinator("id")
-            case 4:
-                kafka.move_leader("t", self._rng.randrange(3))
-            case 5:
-                kafka.fail_next("Produce", error="NOT_ENOUGH_REPLICAS")
-            case _:
-                pass
 
     # --- the judges -----------------------------------------------------------------------------
 
@@ -253,24 +166,18 @@ class Round:
             self.wrong.append(f"the last process committed {last}")
         self.outcomes = Counter(txn.told or "not told" for txn in history.txns.values())
         self.wrong += [f"{finding.kind}: {finding.text}" for finding in check(history)]
-        if open_ones := [
-            key for key, each in self._kafka.transactions().items() if each.state == "Ongoing"
-        ]:
+        transactions = self._cluster.kafka.transactions()
+        if open_ones := [key for key, each in transactions.items() if each.state == "Ongoing"]:
             said = (self._folder / f"w{self._count}.log").read_text()
             self.wrong.append(f"still open: {open_ones}, after {self._last_end!r}: {said[-4000:]}")
 
     def _read(self) -> Iterator[dict[str, Any]]:
         who = {"t": time.monotonic(), "reader": FINAL, "topic": "t"}
-        for record in self._kafka.records("t"):
+        for record in self._cluster.kafka.records("t"):
             value = (record.value or b"").decode()
             yield {**who, "partition": record.partition, "offset": record.offset, "value": value}
         for partition in range(3):
             yield {**who, "partition": partition, "end": True}
-
-
-def _address(text: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{text}")
-    return parts.hostname or "", parts.port or 0
 
 
 def play(seed: int, number: int) -> Round:
@@ -296,12 +203,14 @@ def main() -> int:
     numbers = range(arguments.rounds) if arguments.only is None else (arguments.only,)
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         rounds = list(pool.map(lambda number: play(arguments.seed, number), numbers))
-    ends, outcomes = Counter[str](), Counter[str]()
+    ends, outcomes, faults = Counter[str](), Counter[str](), Counter[str]()
     for each in rounds:
         ends.update(each.ends)
+        faults.update(each.faults)
         outcomes.update(each.outcomes)
     wrong = sum(bool(each.wrong) for each in rounds)
     print(f"{len(rounds)} rounds, processes {dict(ends)}, transactions {dict(outcomes)}")
+    print(f"faults {dict(faults.most_common())}")
     print("nothing wrong" if not wrong else f"{wrong} rounds with something wrong")
     return 1 if wrong or not outcomes[COMMITTED] else 0
 

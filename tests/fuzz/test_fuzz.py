@@ -28,6 +28,13 @@ def test_the_outcomes_are_true_however_a_process_ends() -> None:
     assert_runs("tests.fuzz.processes", "--rounds", "3")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts a process's descriptors in /proc")
+def test_a_handshake_that_is_cut_or_answered_with_nonsense_costs_no_more_than_its_connection() -> (
+    None
+):
+    assert_runs("tests.fuzz.handshakes", "--share", "60")
+
+
 def assert_runs(*arguments: str) -> None:
     command = [sys.executable, "-m", *arguments]
     done = subprocess.run(
