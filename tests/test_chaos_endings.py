@@ -72,6 +72,14 @@ def test_a_producer_whose_initialization_failed_is_one_cause_and_no_killed_proce
         failed("init", "KafkaTimeoutError: x", "again"), line("init"), line("ended", why="end")
     )
     assert [(each["why"], each["count"]) for each in found] == [("error", 1)]
+    last = line("ended", writer="a2", why="end")
+    killed = ends_of(
+        failed("init", "KafkaTimeoutError: x", "again"),
+        line("init"),
+        line("init", writer="a2"),
+        last,
+    )
+    assert [each["why"] for each in killed] == ["error", "killed"]
 
 
 @pytest.mark.parametrize(
