@@ -80,9 +80,7 @@ def campaign_table(version: str, noted: Noted) -> str:
         ("speed of a worker, beside whatever else ran", _speed(totals)),
     ]
     lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
-    # The stack counts as it draws: a login may be refused where nobody logs in.
-    what = "was drawn" if version.startswith("stack-") else "took effect"
-    lines += ["", f"How often each fault {what}:", "", "| fault | times |", "|---|---|"]
+    lines += ["", "How often each fault took effect:", "", "| fault | times |", "|---|---|"]
     lines += [f"| {name} | {count:,} |" for name, count in totals.faults.most_common()]
     return "\n".join(lines)
 

@@ -23,6 +23,8 @@ __all__ = ["Baton", "KilledError", "StuckError", "VirtualThread"]
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+# 2026-01-01: where the wall clock begins.
+_BEGAN_MS = 1_767_225_600_000
 # A run with so many hand-overs at one moment does nothing in them.
 _SPINNING = 50_000
 # Of the hand-overs, those after which a thread stands still.
@@ -146,6 +148,7 @@ class Baton:
     Attributes:
         now_ns: the time.
         tick_ns: added to the time by each look at the clock.
+        wall_ahead_ms: how far the wall clock is ahead of the time.
         longest_stall_s: the longest time for which a thread stands still where it could go on.
         failures: the threads that ended with an exception, and it.
         is_passing: whether the baton is being passed on, which stands for no code of the thread.
@@ -154,6 +157,7 @@ class Baton:
     def __init__(self, rng: random.Random, timers: Timers, switch_rate: float = 0.1) -> None:
         self.now_ns = NS_PER_S
         self.tick_ns = 0
+        self.wall_ahead_ms = _BEGAN_MS
         self.longest_stall_s = 0.01
         self.failures: list[tuple[str, BaseException]] = []
         self.is_passing = False
@@ -228,12 +232,18 @@ class Baton:
                 # It may wait without a limit, and has to go on in order to raise.
                 turn.is_ready = _always
 
-    def interrupt(self, thread: threading.Thread, error: BaseException) -> None:
-        """Raise an exception in a thread that waits, as a signal handler does."""
+    def interrupt(self, thread: threading.Thread, error: BaseException) -> bool:
+        """Raise an exception in a thread that waits, as a signal handler does.
+
+        Returns:
+            Whether it waits.
+        """
         for turn in self._turns:
             if turn.thread is thread and turn is not self._running:
                 turn.error = error
                 turn.is_ready = _always
+                return True
+        return False
 
     # --- waiting --------------------------------------------------------------------------------
 

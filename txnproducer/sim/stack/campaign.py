@@ -14,13 +14,24 @@ from typing import Final
 
 from txnproducer.sim.campaign import Totals, judged_files
 from txnproducer.sim.stack.faults import ByteFault
-from txnproducer.sim.stack.options import CALL_FAULTS, EVENTS
+from txnproducer.sim.stack.options import (
+    CALL_FAULTS,
+    EVENTS,
+    LATER_CALL_FAULTS,
+    LATER_EVENTS,
+)
 from txnproducer.sim.stack.run import run_stack_seed
 
 __all__ = ["KINDS", "run_stack_seeds", "stack_fingerprint"]
 
 # All kinds of faults that a run can draw.
-KINDS: Final = (*(kind.value for kind in ByteFault), *CALL_FAULTS, *EVENTS)
+KINDS: Final = (
+    *(kind.value for kind in ByteFault),
+    *CALL_FAULTS,
+    *EVENTS,
+    *LATER_CALL_FAULTS,
+    *LATER_EVENTS,
+)
 # Beside the sources of the core's campaign.
 _SOURCES: Final = (
     "_server/*.py",

@@ -1,23 +1,30 @@
 """The events of a run, at brokers, requests, logins, processes and the clock.
 
-Owns: when each happens, and its end. Must not know: the work of services.
+Owns: when each happens, whether it took effect, and its end. Must not know: the work of services.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
 from txnproducer._broker.handlers import handle
-from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
-from txnproducer._server.script import Fault, ScriptedFault
+from txnproducer._protocol.messages import (
+    ApiKey,
+    CoordinatorType,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from txnproducer._server.login import Users
+from txnproducer._server.script import Fault, Script, ScriptedFault
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.baton import NS_PER_S
-from txnproducer.sim.stack.options import PARTITIONS, TOPIC
+from txnproducer.sim.stack.faults import Ending
+from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["ClusterEvents", "Processes"]
@@ -47,6 +54,46 @@ _REFUSALS: Final[Mapping[ApiKey, tuple[ErrorCode, ...]]] = {
         ErrorCode.NOT_COORDINATOR,
     ),
 }
+# The names of the faults that a request meets later, and perhaps never.
+_SCRIPTED: Final[Mapping[ScriptedFault, str]] = {
+    ScriptedFault.REFUSED: "refuse a request",
+    ScriptedFault.REQUEST_LOST: "lose a request",
+    ScriptedFault.ANSWER_LOST: "lose an answer",
+    ScriptedFault.SLOW: "slow answer",
+}
+
+
+class _CountedScript(Script):
+    """A script that counts those of its faults that a request has met."""
+
+    def __init__(self, count: Callable[[str], None]) -> None:
+        super().__init__()
+        self._count = count
+
+    def use_up(self, api: ApiKey) -> None:
+        """Take away a fault that a request has met."""
+        fault = self.next_fault(api)
+        super().use_up(api)
+        if fault is not None:
+            self._count(_SCRIPTED[fault.kind])
+
+
+class _OtherPasswords(Mapping[str, str]):
+    """The passwords of a broker that refuses each login. Each refusal is counted."""
+
+    def __init__(self, passwords: Mapping[str, str], count: Callable[[], None]) -> None:
+        self._passwords = passwords
+        self._count = count
+
+    def __getitem__(self, name: str) -> str:
+        self._count()
+        return f"not {self._passwords[name]}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._passwords)
+
+    def __len__(self) -> int:
+        return len(self._passwords)
 
 
 class Processes(Protocol):
@@ -75,8 +122,13 @@ class ClusterEvents:
         self._world = world
         self._processes = processes
         self._rng = rng
+        # Of their own, so that these do not shift the draws of the others.
+        self._later = {name: world.new_rng(name) for name in LATER_EVENTS}
         self._is_over = False
-        self._actions: Mapping[str, Callable[[], None]] = {
+        self._moves = 0
+        world.network.script = _CountedScript(self._count)
+        # Each returns whether it took effect, or False if that shows only later.
+        self._actions: Mapping[str, Callable[[], bool]] = {
             "stop a broker": self._stop_broker,
             "move a leader": self._move_leader,
             "move a coordinator": self._move_coordinator,
@@ -89,6 +141,9 @@ class ClusterEvents:
             "kill a process": self._kill,
             "jump of the clock": self._jump,
             "refuse logins": self._refuse_logins,
+            "refuse logins of one broker": self._refuse_logins_of_one,
+            "jump of the wall clock": self._jump_of_the_wall_clock,
+            "move a name": self._move_name,
         }
 
     def start(self) -> None:
@@ -104,9 +159,14 @@ class ClusterEvents:
         # The end of a refusal of logins may still be to come.
         if self._world.options.users:
             self._world.network.users = self._world.users
+        self._world.network.users_at.clear()
+
+    def _count(self, name: str) -> None:
+        self._world.counts[name] += 1
 
     def _plan(self, name: str) -> None:
-        pause_s = self._rng.expovariate(1 / self._world.options.event_s[name])
+        rng = self._later.get(name, self._rng)
+        pause_s = rng.expovariate(1 / self._world.options.event_s[name])
         self._world.baton.call_after(pause_s * 1000, partial(self._happen, name))
 
     def _happen(self, name: str) -> None:
@@ -114,8 +174,8 @@ class ClusterEvents:
         if self._is_over:
             return
         self._world.trace(f"event: {name}")
-        self._world.counts[name] += 1
-        self._actions[name]()
+        if self._actions[name]():
+            self._count(name)
         self._plan(name)
 
     @property
@@ -124,29 +184,32 @@ class ClusterEvents:
 
     # --- brokers --------------------------------------------------------------------------------
 
-    def _stop_broker(self) -> None:
+    def _stop_broker(self) -> bool:
         cluster = self._world.cluster
         node_id = self._rng.randrange(len(cluster.nodes))
         # It is down, and its start is planned already.
         if not cluster.is_up(node_id):
-            return
+            return False
         cluster.stop_node(node_id, self._now_ms)
         self._world.network.cut(node_id)
         self._world.baton.call_after(
             self._rng.uniform(100, 8_000), partial(self._start_broker, node_id)
         )
+        return True
 
     def _start_broker(self, node_id: int) -> None:
         # The end of the faults may have started it before.
         if not self._world.cluster.is_up(node_id):
             self._world.cluster.start_node(node_id, self._now_ms)
 
-    def _move_leader(self) -> None:
+    def _move_leader(self) -> bool:
         cluster = self._world.cluster
         place = TopicPartition(TOPIC, self._rng.randrange(PARTITIONS))
-        cluster.move_partition(place, self._rng.randrange(len(cluster.nodes)), self._now_ms)
+        old, new = cluster.topology.leaders[place], self._rng.randrange(len(cluster.nodes))
+        cluster.move_partition(place, new, self._now_ms)
+        return new != old
 
-    def _move_coordinator(self) -> None:
+    def _move_coordinator(self) -> bool:
         cluster, rng = self._world.cluster, self._rng
         cluster.move_coordinator(
             rng.choice(tuple(CoordinatorType)),
@@ -156,10 +219,11 @@ class ClusterEvents:
             # In Kafka the time until a broker learns that another one is the coordinator.
             resigning_ms=500,
         )
+        return True  # also on the same broker, which then loads its log again
 
     # --- transactions ---------------------------------------------------------------------------
 
-    def _time_out(self) -> None:
+    def _time_out(self) -> bool:
         cluster = self._world.cluster
         if cluster.open_transactions:
             name = self._rng.choice(sorted(cluster.open_transactions))
@@ -168,49 +232,96 @@ class ClusterEvents:
             # One that is being ended has no time-out any more.
             if known is not None and known.state.value == "Ongoing":
                 coordinator.fence(known, self._now_ms)
+                return True
+        return False
 
-    def _fence(self) -> None:
+    def _fence(self) -> bool:
         cluster = self._world.cluster
         name = f"id-{self._rng.randrange(self._world.options.services)}"
         node_id = cluster.coordinator_node(CoordinatorType.TRANSACTION, name)
         # Straight to the model: the caller is no process of the run, and has no connection.
-        handle(cluster, node_id, InitProducerIdRequest(name, _TIMEOUT_MS), self._now_ms)
+        answer = handle(cluster, node_id, InitProducerIdRequest(name, _TIMEOUT_MS), self._now_ms)
+        # CONCURRENT_TRANSACTIONS while an open one is aborted: the epoch is raised all the same.
+        fencing = (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return isinstance(answer, InitProducerIdResponse) and answer.error_code in fencing
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _refuse(self) -> None:
+    def _refuse(self) -> bool:
         api = self._rng.choice(tuple(_REFUSALS))
         code = self._rng.choice(_REFUSALS[api])
         self._world.network.script.add(api, Fault(ScriptedFault.REFUSED, code=code))
+        return False
 
-    def _script(self, kind: ScriptedFault) -> None:
+    def _script(self, kind: ScriptedFault) -> bool:
         api = self._rng.choice((*_REFUSALS, ApiKey.METADATA))
         delay_ms = round(self._rng.uniform(10, 8_000))
         self._world.network.script.add(api, Fault(kind, delay_ms=delay_ms))
+        return False
 
-    def _refuse_logins(self) -> None:
+    # --- logins and names -----------------------------------------------------------------------
+
+    def _refuse_logins(self) -> bool:
         world = self._world
-        if not world.options.users:
-            return
-        world.network.users = replace(world.users, passwords={"user": "another"})
-        world.baton.call_after(self._rng.uniform(100, 3_000), self._accept_logins)
+        if world.options.users:
+            world.network.users = self._refusing("refuse logins")
+            world.baton.call_after(self._rng.uniform(100, 3_000), self._accept_logins)
+        return False
+
+    def _refusing(self, name: str) -> Users:
+        users = self._world.users
+        passwords = _OtherPasswords(users.passwords, partial(self._count, name))
+        return replace(users, passwords=passwords)
 
     def _accept_logins(self) -> None:
         self._world.network.users = self._world.users
 
+    def _refuse_logins_of_one(self) -> bool:
+        world, name = self._world, "refuse logins of one broker"
+        if world.options.users:
+            rng = self._later[name]
+            node_id = rng.randrange(len(world.cluster.nodes))
+            world.network.users_at[node_id] = self._refusing(name)
+            delay_ms = rng.uniform(100, 5_000)
+            world.baton.call_after(delay_ms, partial(self._accept_logins_at, node_id))
+        return False
+
+    def _accept_logins_at(self, node_id: int) -> None:
+        # The end of the faults may have done so before.
+        self._world.network.users_at.pop(node_id, None)
+
+    def _move_name(self) -> bool:
+        """Let a broker go on at another address, to which its name leads from now on."""
+        world, rng = self._world, self._later["move a name"]
+        self._moves += 1
+        address = (f"10.0.{self._moves // 256}.{self._moves % 256}", 9092)
+        node_id = rng.randrange(len(world.cluster.nodes))
+        world.network.move(node_id, address, rng.choice(tuple(Ending)))
+        return True
+
     # --- processes ------------------------------------------------------------------------------
 
-    def _kill(self) -> None:
+    def _kill(self) -> bool:
         # Not the process whose thread lets the time pass right now: it is in the midst of a call.
         running = self._world.baton.process
         alive = [name for name in self._processes.process_names if name != running]
         if alive:
             self._processes.kill(self._rng.choice(alive))
+        return bool(alive)
 
-    def _jump(self) -> None:
+    # --- clocks ---------------------------------------------------------------------------------
+
+    def _jump(self) -> bool:
         """Let the clocks of processes jump, as after the pause of a machine."""
         jump_ms = round(10 ** self._rng.uniform(1, 4.5))
         # The events and time-outs of the time between are due at once, as after such a pause.
         self._world.baton.now_ns += jump_ms * NS_PER_S // 1000
         # The judge takes it off the time of each call that is under way.
         self._world.jumped_ms += jump_ms
+        return True
+
+    def _jump_of_the_wall_clock(self) -> bool:
+        """Set the time of day, forward or back. No wait may take notice."""
+        rng = self._later["jump of the wall clock"]
+        self._world.baton.wall_ahead_ms += rng.choice((-1, 1)) * round(10 ** rng.uniform(0, 8))
+        return True

@@ -137,7 +137,7 @@ class ByteFaults:
     Attributes:
         rates: the probability of each kind, for each connection (or look-up).
         rng: draws them.
-        counts: how often each kind was drawn.
+        counts: how often each kind took effect.
         are_over: whether none is drawn any more.
     """
 
@@ -147,12 +147,19 @@ class ByteFaults:
     are_over: bool = False
 
     def strikes(self, kind: ByteFault) -> bool:
-        """Return whether a fault of a kind happens here."""
-        rate = self.rates.get(kind, 0.0)
-        if self.are_over or not rate or self.rng.random() >= rate:
+        """Return whether a fault of a kind happens here, at once."""
+        if not self._is_drawn(kind):
             return False
-        self.counts[kind.value] += 1
+        self.takes_effect(kind)
         return True
+
+    def takes_effect(self, kind: ByteFault) -> None:
+        """Note that a fault takes effect that was drawn before."""
+        self.counts[kind.value] += 1
+
+    def _is_drawn(self, kind: ByteFault) -> bool:
+        rate = self.rates.get(kind, 0.0)
+        return not self.are_over and bool(rate) and self.rng.random() < rate
 
     def draw(self, *, has_sessions: bool = False) -> ConnectionFaults:
         """Draw the fate of a new connection.
@@ -160,7 +167,7 @@ class ByteFaults:
         Args:
             has_sessions: whether its login is renewed.
         """
-        kind = next((each for each in _OF_A_CONNECTION if self.strikes(each)), None)
+        kind = next((each for each in _OF_A_CONNECTION if self._is_drawn(each)), None)
         rng = self.rng
         return ConnectionFaults(
             kind,
@@ -176,7 +183,12 @@ class ByteFaults:
     def piece(self, size: int) -> int:
         """Return how many of so many bytes one call of a socket moves."""
         # At the end of a stream there are no bytes to divide.
-        return self.rng.randint(1, size) if size and self.strikes(ByteFault.PIECES) else size
+        if not size or not self._is_drawn(ByteFault.PIECES):
+            return size
+        moved = self.rng.randint(1, size)
+        if moved < size:
+            self.takes_effect(ByteFault.PIECES)
+        return moved
 
 
 _OF_A_CONNECTION: Final = tuple(

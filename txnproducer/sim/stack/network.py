@@ -53,6 +53,7 @@ class VirtualNetwork:
     Attributes:
         script: the faults at requests to come.
         users: likewise; a test may replace them.
+        users_at: those of single brokers, by number, where they are others.
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
         connections: how many were made.
@@ -74,9 +75,12 @@ class VirtualNetwork:
         self.rng = rng
         self.script = Script()
         self.users = users
+        self.users_at: dict[int, Users] = {}
         self.on_event = on_event
         self.is_closed = False
         self._latency_ms = latency_ms
+        # By name and port. At first a name is its own address.
+        self._addresses = {(n.host, n.port): (n.host, n.port) for n in cluster.nodes.values()}
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
         self.connections = 0
         self._links: list[VirtualLink] = []
@@ -112,14 +116,17 @@ class VirtualNetwork:
             self.baton.wait(lambda: False, self.rng.uniform(0.1, _HUNG_LOOK_UP_S))
         if self.faults.strikes(ByteFault.LOOK_UP_FAILS):
             raise no_such_host()
+        address = self._addresses.get((host, port), (host, port))
         if self.faults.strikes(ByteFault.DEAD_ADDRESS):
             # The dead one first: a client that tries one address only does not get past it.
-            return [DEAD_ADDRESS, (host, port)]
-        return [(host, port)]
+            return [DEAD_ADDRESS, address]
+        return [address]
 
     def _connect(self, sock: VirtualSocket, address: Any) -> None:
         users = self.users
         fate = self.faults.draw(has_sessions=users is not None and users.session_lifetime_ms > 0)
+        if fate.kind in (ByteFault.NO_CONNECT, ByteFault.SLOW_CONNECT):
+            self.faults.takes_effect(fate.kind)
         if fate.kind is ByteFault.NO_CONNECT or tuple(address[:2]) == DEAD_ADDRESS:
             return  # nothing answers, so the caller waits for its time-out
         # Both ways: the packet of the client, and the answer to it.
@@ -134,6 +141,8 @@ class VirtualNetwork:
         if sock.is_closed:
             return
         is_refused = self.is_closed or fate.kind is ByteFault.REFUSED
+        if fate.kind is ByteFault.REFUSED:
+            self.faults.takes_effect(fate.kind)
         if node_id is None or is_refused or not self.cluster.is_up(node_id):
             sock.failed(ConnectionRefusedError(111, "Connection refused"))
             return
@@ -155,11 +164,25 @@ class VirtualNetwork:
                 sock.watch = None  # it is no choice of the client
                 sock.close()
 
-    def cut(self, node_id: int | None = None) -> None:
-        """Reset all connections, or those to one broker."""
+    def cut(self, node_id: int | None = None, ending: Ending = Ending.RESET) -> None:
+        """End all connections, or those to one broker."""
         for link in self._links:
             if node_id in (None, link.node_id):
-                link.cut(Ending.RESET)
+                link.cut(ending)
+
+    def move(self, node_id: int, address: tuple[str, int], ending: Ending) -> None:
+        """Give a broker another address. Its name leads there from the next look-up on.
+
+        Args:
+            node_id: the broker.
+            address: where it is from now on. Nothing accepts at the old one any more.
+            ending: of the connections to the old one.
+        """
+        node = self.cluster.nodes[node_id]
+        del self._nodes[self._addresses[node.host, node.port]]
+        self._addresses[node.host, node.port] = address
+        self._nodes[address] = node_id
+        self.cut(node_id, ending)
 
     def heal(self) -> None:
         """End all faults. Connections that had one are reset."""
@@ -191,7 +214,11 @@ class VirtualLink:
         self._network = network
         self._sock = sock
         self._server = ServerConnection(
-            network.cluster, node_id, network.script, network.users, None
+            network.cluster,
+            node_id,
+            network.script,
+            network.users_at.get(node_id, network.users),
+            None,
         )
         self._is_deaf = fate.kind is ByteFault.SILENT  # nothing comes back any more
         self._under_way = 0
@@ -267,6 +294,7 @@ class VirtualLink:
         self._under_way -= len(data)
         fate = self.fate
         if fate.kind is ByteFault.SILENT:
+            network.faults.takes_effect(fate.kind)
             return
         is_cut = fate.kind is ByteFault.REQUEST_CUT and self._read + len(data) >= fate.cut_at
         if is_cut:
@@ -284,6 +312,8 @@ class VirtualLink:
             slow_ms = fate.delay_ms if fate.kind is ByteFault.SLOW else 0.0
             wait_ms = max(0, answer.due_ms - now_ms) + slow_ms
             is_nonsense = frame != answer.data
+            if fate.kind is not None and (slow_ms or is_nonsense):
+                network.faults.takes_effect(fate.kind)
             arrive = partial(self._arrive, frame, is_nonsense=is_nonsense)
             self._back_ns = self._later(self._back_ns, wait_ms, arrive)
         # In order: the answers that were given before arrive before the end of the stream.
@@ -291,6 +321,7 @@ class VirtualLink:
             self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
         # Last: a request that was whole before the cut takes effect, and its answer is lost.
         if is_cut:
+            network.faults.takes_effect(ByteFault.REQUEST_CUT)
             self.cut(fate.ending)
 
     def _arrive(self, data: bytes, *, is_nonsense: bool) -> None:
@@ -301,6 +332,7 @@ class VirtualLink:
         if fate.kind is ByteFault.ANSWER_CUT and self._written + len(data) >= fate.cut_at:
             data = data[: max(0, fate.cut_at - self._written)]
             self._sock.arrived(data)
+            self._network.faults.takes_effect(fate.kind)
             self.cut(fate.ending)
             return
         self._written += len(data)

@@ -18,6 +18,8 @@ __all__ = [
     "CALL_FAULTS",
     "EVENTS",
     "GROUP_TOPIC",
+    "LATER_CALL_FAULTS",
+    "LATER_EVENTS",
     "OTHER_TOPICS",
     "PARTITIONS",
     "TOPIC",
@@ -54,6 +56,8 @@ class StackOptions:
         call_rates: the rates of faults at calls, by their names.
         settings: of every producer.
         users: whether listeners ask for a login.
+        mechanism: of the logins.
+        has_companions: whether a second thread sends and flushes beside all calls of each process.
         session_ms: how long a login is valid.
         latency_ms: the longest of one way.
         tick_ns: added to the time by each look at the clock.
@@ -77,6 +81,8 @@ class StackOptions:
     longest_stall_s: float
     switch_rate: float
     transactions: int
+    mechanism: str = "SCRAM-SHA-256"
+    has_companions: bool = False
 
     @property
     def is_calm(self) -> bool:
@@ -98,7 +104,7 @@ class StackOptions:
     @classmethod
     def draw(cls, seed: int) -> StackOptions:
         """Draw the options of a seed."""
-        options = cls._draw(seed)
+        options = _with_later_draws(cls._draw(seed))
         # Else a lost wake-up looks like a slow broker.
         if random.Random(f"undisturbed {seed}").random() < _UNDISTURBED_RATE:  # noqa: S311
             left = {ByteFault.PIECES: 0.2} if ByteFault.PIECES in options.byte_rates else {}
@@ -183,6 +189,44 @@ EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "jump of the clock": (3, 60),
     "refuse logins": (5, 60),
 }
+
+
+# Rows from here on, and the draws of `_with_later_draws`, have a source of their own each: a seed
+# that does not draw one keeps its run.
+LATER_CALL_FAULTS: Final[Mapping[str, float]] = {
+    "another thread ends": 0.5,
+}
+LATER_EVENTS: Final[Mapping[str, tuple[float, float]]] = {
+    "refuse logins of one broker": (1, 15),
+    "jump of the wall clock": (0.5, 15),
+    "move a name": (2, 20),
+}
+_LATER_SHARE: Final = 0.15
+_COMPANIONS_SHARE: Final = 0.2
+# Half of the seeds keep the one that is drawn most.
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-256")
+
+
+def _with_later_draws(options: StackOptions) -> StackOptions:
+    def source(name: str) -> random.Random:
+        return random.Random(f"{name} {options.seed}")  # noqa: S311 - seeded on purpose
+
+    options = replace(
+        options,
+        mechanism=source("mechanism").choice(_MECHANISMS),
+        has_companions=source("companions").random() < _COMPANIONS_SHARE,
+    )
+    # A tenth of the seeds has no fault.
+    if options.is_calm:
+        return options
+    rates, intervals = dict(options.call_rates), dict(options.event_s)
+    for name, most in LATER_CALL_FAULTS.items():
+        rates |= _some(source(name), {name: most}, _LATER_SHARE)
+    for name, bounds in LATER_EVENTS.items():
+        rng = source(name)
+        if rng.random() < _LATER_SHARE:
+            intervals[name] = rng.uniform(*bounds)
+    return replace(options, call_rates=rates, event_s=intervals)
 
 
 def _some(rng: random.Random, highest: Mapping[Any, float], share: float) -> dict[Any, float]:

@@ -27,9 +27,6 @@ from txnproducer.sim.stack.sockets import VirtualSelector, VirtualWakeup
 
 __all__ = ["VirtualPlatform"]
 
-# 2026-01-01: where the wall clock begins.
-_BEGAN_MS = 1_767_225_600_000
-
 
 class VirtualPlatform(Platform):
     """Give a producer virtual threads, locks, sockets and time.
@@ -41,7 +38,7 @@ class VirtualPlatform(Platform):
         watch: judges the connections of the one producer that uses it; None for no judge.
 
     Attributes:
-        wall_offset_ms: how far the wall clock is ahead of the other one.
+        told_ms: by thread, what it was told when it last asked for the time of day.
 
     Raises:
         RuntimeError: the compiled parts are in use, which make system calls of their own.
@@ -66,7 +63,7 @@ class VirtualPlatform(Platform):
         self._network = network
         self._rng = rng
         self._watch = watch
-        self.wall_offset_ms = _BEGAN_MS
+        self.told_ms: dict[threading.Thread, int] = {}
         self.selectors: list[VirtualSelector] = []
 
     def monotonic_ns(self) -> int:
@@ -78,8 +75,10 @@ class VirtualPlatform(Platform):
         return self._baton.read_clock() // 1_000_000
 
     def wall_clock_ms(self) -> int:
-        """Return the virtual time since the epoch."""
-        return self._baton.now_ms + self.wall_offset_ms
+        """Return the virtual time since the epoch, which may jump."""
+        told = self._baton.now_ms + self._baton.wall_ahead_ms
+        self.told_ms[self._baton.current] = told
+        return told
 
     def rng(self) -> random.Random:
         """Return a seeded source."""

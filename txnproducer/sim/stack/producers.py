@@ -41,7 +41,7 @@ class StackProducers:
         if world.options.users:
             settings |= {
                 "security_protocol": "SASL_PLAINTEXT",
-                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_mechanism": world.options.mechanism,
                 "sasl_plain_username": "user",
                 "sasl_plain_password": "secret",
             }

@@ -36,7 +36,7 @@ class StackResult:
         seed: of the run.
         requests: that the brokers have read.
         claims: how many transactions ended how.
-        faults: how often each kind was drawn.
+        faults: how often each kind took effect.
         violations: the check and the text of each.
         digest: of the trace.
         virtual_s: how long it took in virtual time.
