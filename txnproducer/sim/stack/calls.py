@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.stack.judge import StackJudge
 from txnproducer.sim.stack.world import StackWorld
 
@@ -26,6 +25,8 @@ FORCED_MS: Final = 5_000
 # The times that a call is made while there are faults. Later it is made until it ends.
 _PATIENCE: Final = 6
 _MOST_INNER_CALLS: Final = 300
+_AT_A_WAIT: Final = "interrupt at a wait"
+_AT_A_CALL: Final = "interrupt at a call"
 _PACKAGE: Final = "/txnproducer/"
 _SIMULATOR: Final = "/txnproducer/sim/"
 
@@ -44,6 +45,7 @@ class ServiceCalls:
         rng: draws the faults.
 
     Attributes:
+        rng: likewise.
         producer: may be closed on another thread while a call is under way; None for none.
     """
 
@@ -53,15 +55,17 @@ class ServiceCalls:
         self._world = world
         self._judge = judge
         self._name = name
-        self._rng = rng
+        self.rng = rng
         self.producer: TransactionalProducer | None = None
 
     def strikes(self, fault: str) -> bool:
         """Return whether a fault happens here."""
         rates = self._world.options.call_rates
-        if self._world.is_healed or fault not in rates or self._rng.random() >= rates[fault]:
+        if self._world.is_healed or fault not in rates or self.rng.random() >= rates[fault]:
             return False
-        self._world.counts[fault] += 1
+        # Whether an interrupt finds a call to raise in shows later.
+        if fault not in (_AT_A_WAIT, _AT_A_CALL):
+            self._world.counts[fault] += 1
         return True
 
     def sleep(self, seconds: float) -> None:
@@ -110,7 +114,7 @@ class ServiceCalls:
         producer = self.producer
         if producer is None or not self.strikes("close on another thread"):
             return
-        world, judge, rng = self._world, self._judge, self._rng
+        world, judge, rng = self._world, self._judge, self.rng
         timeout = rng.choice((None, 0.0))
         delay_s = rng.choice((0.0, 0.0, 10 ** rng.uniform(-4, 0.5)))
 
@@ -125,13 +129,13 @@ class ServiceCalls:
         world.platform.thread(close, f"{self._name}-closer").start()
 
     def _interrupted(self, call: Callable[[], Any]) -> Any:
-        if self.strikes("interrupt at a wait"):
+        if self.strikes(_AT_A_WAIT):
             # Each order of magnitude as often, since most calls are short.
-            return self._interrupted_later(call, 10 ** self._rng.uniform(-1, 3.5))
-        if self.strikes("interrupt at a call"):
+            return self._interrupted_later(call, 10 ** self.rng.uniform(-1, 3.5))
+        if self.strikes(_AT_A_CALL):
             # A short call has few.
-            number = int(_MOST_INNER_CALLS ** self._rng.random()) - 1
-            return _interrupted_inside(call, number, self._world.baton)
+            number = int(_MOST_INNER_CALLS ** self.rng.random()) - 1
+            return self._interrupted_inside(call, number)
         return call()
 
     def _interrupted_later(self, call: Callable[[], Any], delay_ms: float) -> Any:
@@ -142,8 +146,8 @@ class ServiceCalls:
 
         def interrupt() -> None:
             # Between two calls nothing would handle it.
-            if is_under_way:
-                baton.interrupt(thread, InterruptError())
+            if is_under_way and baton.interrupt(thread, InterruptError()):
+                self._world.counts[_AT_A_WAIT] += 1
 
         baton.call_after(delay_ms, interrupt)
         try:
@@ -151,29 +155,29 @@ class ServiceCalls:
         finally:
             is_under_way.clear()
 
+    def _interrupted_inside(self, call: Callable[[], Any], number: int) -> Any:
+        """Make a call, and raise where it enters the n-th function of the shell or the core.
 
-def _interrupted_inside(call: Callable[[], Any], number: int, baton: Baton) -> Any:
-    """Make a call, and raise where it enters the n-th function of the shell or the core.
+        CPython looks for signals where a function begins. The functions of the virtual platform
+        stand for calls of the system, which no signal interrupts there.
+        """
+        left, baton, counts = [number], self._world.baton, self._world.counts
 
-    CPython looks for signals where a function begins. The functions of the virtual platform stand
-    for calls of the system, which no signal interrupts there.
-    """
-    left = [number]
+        def trace(frame: FrameType, event: str, _: Any) -> None:
+            code = frame.f_code
+            if event != "call" or baton.is_passing or code.co_flags & inspect.CO_GENERATOR:
+                return
+            if _PACKAGE in code.co_filename and _SIMULATOR not in code.co_filename:
+                left[0] -= 1
+                if left[0] < 0:
+                    # Before the raise, since a signal comes once.
+                    sys.settrace(before)
+                    counts[_AT_A_CALL] += 1
+                    raise InterruptError
 
-    def trace(frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event != "call" or baton.is_passing or code.co_flags & inspect.CO_GENERATOR:
-            return
-        if _PACKAGE in code.co_filename and _SIMULATOR not in code.co_filename:
-            left[0] -= 1
-            if left[0] < 0:
-                # Before the raise, since a signal comes once.
-                sys.settrace(before)
-                raise InterruptError
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        return call()
-    finally:
-        sys.settrace(before)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return call()
+        finally:
+            sys.settrace(before)

@@ -19,16 +19,16 @@ Must not know: the work of services, the faults.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.judges.log_judge import LogJudge
 from txnproducer.sim.stack.baton import KilledError
 from txnproducer.sim.stack.world import StackWorld
-from txnproducer.sim.world.history import Attempt, CallbackError
+from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
 
 __all__ = ["PROOFS", "CallBegin", "StackJudge"]
 
@@ -43,9 +43,10 @@ _CALM_MS: Final = 3_000
 _SETTLED_MS: Final = 10_000
 # Of a producer to a broker: two by its bootstrap address, two by its number.
 _CONNECTIONS: Final = 4
-# These wait for several calls, or are refused on purpose.
+# It waits for several calls.
 _COMPOSED: Final = "block"
-_WRONG: Final = "wrong call"
+# They may be refused, which the caller judges.
+_REFUSED: Final = frozenset({"wrong call", "send beside", "flush beside"})
 # These say that `max_block_ms` is over.
 _BOUNDED: Final = frozenset(
     {
@@ -54,8 +55,22 @@ _BOUNDED: Final = frozenset(
         "commit_transaction",
         "abort_transaction",
         "partitions_for",
+        "enter block",
+        "leave block",
     }
 )
+
+
+class SendsBeside(Protocol):
+    """A thread that sends beside those that begin and end transactions."""
+
+    def surely_in(self, attempt: Attempt) -> list[SentRecord]:
+        """Return the records that must be in a transaction if it is committed."""
+        ...
+
+    def enter_records(self) -> None:
+        """Give each record to the transaction that it is in, as far as that is known."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +95,14 @@ class StackJudge:
 
     Args:
         world: of the run to judge.
+
+    Attributes:
+        companions: the threads beside the producers, whose records are judged too.
     """
 
     def __init__(self, world: StackWorld) -> None:
         self._world = world
+        self.companions: list[SendsBeside] = []
 
     # --- while it runs --------------------------------------------------------------------------
 
@@ -131,8 +150,12 @@ class StackJudge:
             self.violate("early", f"{service}: {call} took {took_ms} ms: {error!r}")
         if begin.is_undisturbed and took_ms > _CALM_MS and call != _COMPOSED:
             self.violate("hangs", f"{service}: {call} took {took_ms} ms without any fault")
-        fails = isinstance(error, KafkaError) and call != _WRONG and not self._was_short(error)
-        if begin.is_calm and fails:
+        if begin.is_calm and error is not None and call not in _REFUSED:
+            self.needless(service, call, error)
+
+    def needless(self, service: str, call: str, error: BaseException) -> None:
+        """Judge the error of a call that began when no fault was under way."""
+        if isinstance(error, KafkaError) and not self._was_short(error):
             self.violate("needless", f"{service}: {call}: {error!r}")
 
     def _was_short(self, error: KafkaError) -> bool:
@@ -153,13 +176,20 @@ class StackJudge:
 
     def ended(self, attempt: Attempt) -> None:
         """Judge the records of a committed transaction when its commit returns."""
-        for record in attempt.records:
+        beside = [r for companion in self.companions for r in companion.surely_in(attempt)]
+        for record in (*attempt.records, *beside):
             future = record.future
             # Already done: a commit returns only after all records of its transaction.
             if future is None or not future.done() or future.error is not None:
                 self.violate(
                     "told", f"{attempt.name} is committed with {record.value!r}: {future}"
                 )
+
+    def flushed(self, service: str, records: Iterable[SentRecord]) -> None:
+        """Judge the records that were sent before a flush that has returned."""
+        for record in records:
+            if record.future is not None and not record.future.done():
+                self.violate("told", f"{service}: flushed, and {record.value!r} is under way")
 
     def closed(self, service: str, producer: TransactionalProducer) -> None:
         """Judge a producer after `close`."""
@@ -192,13 +222,7 @@ class StackJudge:
         world = self._world
         for name, error in world.baton.failures:
             self.violate("crash", f"{name} ended: {error!r}")
-        LogJudge(world.history, world.cluster).judge()
-        if world.cluster.open_transactions:
-            self.violate("open", f"transactions: {world.cluster.open_transactions}")
-        # An open transaction holds back each `read_committed` reader of its partitions.
-        for place, log in world.cluster.logs.items():
-            if log.last_stable_offset != log.log_end_offset:
-                self.violate("open", f"{place} is not stable")
+        self._judge_logs()
         if world.baton.others:
             self.violate("left", f"threads: {[thread.name for thread in world.baton.others]}")
         if world.network.open_sockets:
@@ -208,6 +232,18 @@ class StackJudge:
         for name, count in proofs.items():
             if count < PROOFS:
                 self.violate("progress", f"{name} committed {count}")
+
+    def _judge_logs(self) -> None:
+        world = self._world
+        for companion in self.companions:
+            companion.enter_records()
+        LogJudge(world.history, world.cluster).judge()
+        if world.cluster.open_transactions:
+            self.violate("open", f"transactions: {world.cluster.open_transactions}")
+        # An open transaction holds back each `read_committed` reader of its partitions.
+        for place, log in world.cluster.logs.items():
+            if log.last_stable_offset != log.log_end_offset:
+                self.violate("open", f"{place} is not stable")
 
     def _judge_connections(self, producers: int) -> None:
         """Judge a run in which no connection has a reason to end before its producer."""

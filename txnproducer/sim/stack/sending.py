@@ -6,9 +6,11 @@ Owns: the records' contents, the faults in callbacks. Must not know: how transac
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import RecordMetadata, TopicPartition
@@ -18,12 +20,13 @@ from txnproducer.sim.stack.options import PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
 
-__all__ = ["RecordSending"]
+__all__ = ["OF_HELPERS", "RecordSending", "send_stamped"]
 
 # Each thread has partitions of its own: only the calls of one thread have a known order.
-_OF_HELPERS: Final = PARTITIONS - 1
+OF_HELPERS: Final = PARTITIONS - 1
 _OF_CALLBACKS: Final = PARTITIONS - 2
 _LONGEST_BLOCK_S: Final = 3.0
+_STAMPED_BY_PRODUCER: Final = 0.3
 
 
 class RecordSending:
@@ -35,6 +38,7 @@ class RecordSending:
         calls: makes the calls.
         rng: draws the records.
         producer: writes them.
+        name: the producer's, unique in the run.
 
     Attributes:
         lost: the record that a callback has lost in the open transaction, which must then fail.
@@ -47,7 +51,10 @@ class RecordSending:
         calls: ServiceCalls,
         rng: random.Random,
         producer: TransactionalProducer,
+        name: str,
     ) -> None:
+        # Of its own, so that these draws do not shift the others.
+        self._stamps = world.new_rng(f"stamps {name}")
         self._world = world
         self._judge = judge
         self._calls = calls
@@ -68,7 +75,7 @@ class RecordSending:
                 that the order of the calls is known.
         """
         for _ in range(count):
-            partition = _OF_HELPERS if is_helper else self._rng.randrange(_OF_CALLBACKS)
+            partition = OF_HELPERS if is_helper else self._rng.randrange(_OF_CALLBACKS)
             error = self._send(attempt, partition)
             if error is not None:
                 return error
@@ -78,6 +85,7 @@ class RecordSending:
 
     def _send(self, attempt: Attempt, partition: int) -> BaseException | None:
         record = self._new_record(attempt, partition)
+        is_given = self._is_stamp_given()
 
         def on_delivery(metadata: RecordMetadata, error: KafkaError | None) -> None:
             self._delivered(attempt, record, metadata, error)
@@ -85,15 +93,7 @@ class RecordSending:
         future, error = self._calls.call(
             "send",
             self._world.max_block_ms,
-            lambda: self._producer.send(
-                TOPIC,
-                record.value,
-                record.key,
-                record.headers or None,
-                partition,
-                record.timestamp_ms,
-                on_delivery,
-            ),
+            lambda: send_stamped(self._producer, record, on_delivery, is_given=is_given),
         )
         if error is None:
             record.future = future
@@ -117,6 +117,9 @@ class RecordSending:
             partition,
             self._world.platform.wall_clock_ms(),
         )
+
+    def _is_stamp_given(self) -> bool:
+        return self._stamps.random() >= _STAMPED_BY_PRODUCER
 
     # --- delivery callbacks ---------------------------------------------------------------------
 
@@ -160,17 +163,39 @@ class RecordSending:
         record.is_sent = None
         attempt.interrupted.append(record)
         try:
-            record.future = self._producer.send(
-                TOPIC,
-                record.value,
-                record.key,
-                record.headers or None,
-                _OF_CALLBACKS,
-                record.timestamp_ms,
-            )
+            is_given = self._is_stamp_given()
+            record.future = send_stamped(self._producer, record, None, is_given=is_given)
         except KafkaError:
             # It leaves the callback, so that the record is lost.
             if attempt.claim == "open":
                 self.lost = attempt, record.value
             raise
         record.is_sent = True
+
+
+def send_stamped(
+    producer: TransactionalProducer,
+    record: SentRecord,
+    on_delivery: Callable[[RecordMetadata, KafkaError | None], None] | None,
+    *,
+    is_given: bool,
+) -> FutureRecordMetadata:
+    """Send a record. Note the time of day that its producer read, if it has to stamp the record.
+
+    Args:
+        producer: writes it.
+        record: with the time that is given.
+        on_delivery: called at the record's end.
+        is_given: whether the producer gets the time of the record.
+    """
+    stamp_ms = record.timestamp_ms if is_given else None
+    partition, headers = record.place.partition, record.headers or None
+    try:
+        return producer.send(
+            TOPIC, record.value, record.key, headers, partition, stamp_ms, on_delivery
+        )
+    finally:
+        # Also after an interrupt, since the record may be taken.
+        if not is_given:
+            told: Any = producer._platform  # noqa: SLF001 - the judge looks inside
+            record.timestamp_ms = told.told_ms.get(threading.current_thread(), -1)

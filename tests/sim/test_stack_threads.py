@@ -1,0 +1,247 @@
+"""Calls on several threads in the whole stack: which outcomes the judge allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from txnproducer._record.implementation import IMPL
+from txnproducer.errors import IllegalStateError, KafkaTimeoutError
+from txnproducer.records import TopicPartition
+from txnproducer.sim.stack.calls import InterruptError
+from txnproducer.sim.stack.companion import Origin, RecordsBeside, TransactionSpans
+from txnproducer.sim.stack.options import TOPIC, StackOptions
+from txnproducer.sim.stack.other_thread import ANOTHER_ENDS, TimedBlock
+from txnproducer.sim.stack.run import StackRun
+from txnproducer.sim.world.history import SentRecord
+from txnproducer.transaction import Transaction
+
+pytestmark = pytest.mark.skipif(
+    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
+)
+ORIGIN = Origin("service-0", "id-0", 1)
+
+
+def calm(**changes: object) -> StackOptions:
+    """Return the options of a seed without a fault, with some changes."""
+    options = next(each for each in map(StackOptions.draw, range(100)) if each.is_calm)
+    return replace(options, **changes)
+
+
+def found(run: StackRun) -> list[str]:
+    return [check for check, _ in run.world.history.violations]
+
+
+class Beside:
+    """The records of a companion in a run that does not begin."""
+
+    def __init__(self) -> None:
+        self.run = StackRun(calm())
+        self.history = self.run.world.history
+        self.spans = TransactionSpans()
+        self.records = RecordsBeside(self.run.judge, self.history, ORIGIN, self.spans)
+
+    def begin(self, claim: str) -> None:
+        self.spans.begins()
+        attempt = ORIGIN.new_attempt(self.history)
+        attempt.claim = claim
+        self.spans.begun(attempt)
+
+    def send(self, *claims: str, is_sent: bool | None = True) -> SentRecord:
+        """Send a record beside the begins of so many transactions, all but the first."""
+        for claim in claims[:1]:
+            self.begin(claim)
+        record = SentRecord(self.history, TopicPartition(TOPIC, 3), b"value", is_sent=is_sent)
+        sent = self.records.add(record)
+        for claim in claims[1:]:
+            self.begin(claim)
+        sent.last = self.spans.number
+        self.records.enter_records()
+        return record
+
+
+# --- records beside the ends of transactions ----------------------------------------------------
+
+
+def test_a_run_with_a_companion_has_no_violation():
+    run = StackRun(calm(has_companions=True))
+    assert run.run().violations == []
+    beside = [
+        record
+        for attempt in run.world.history.attempts
+        for record in (*attempt.records, *attempt.interrupted)
+        if b"companion" in record.value
+    ]
+    assert {record.is_sent for record in beside} >= {True, False}
+
+
+def test_a_record_that_was_taken_within_a_transaction_is_in_it():
+    beside = Beside()
+    record = beside.send("committed")
+    (attempt,) = beside.history.attempts
+    assert attempt.records == [record]
+    assert beside.records.surely_in(attempt) == [record]
+
+
+@pytest.mark.parametrize(
+    ("claims", "number", "is_sent"),
+    [
+        (("committed", "committed"), 1, True),
+        (("committed", "aborted"), 0, None),
+        (("aborted", "committed"), 1, None),
+        (("unknown", "aborted"), 0, None),
+        (("aborted", "aborted"), 1, None),
+    ],
+)
+def test_a_record_beside_an_end_and_a_begin_may_be_in_either(claims, number, is_sent):
+    beside = Beside()
+    record = beside.send(*claims)
+    assert beside.history.attempts[number].interrupted == [record]
+    assert record.is_sent is is_sent
+    assert [beside.records.surely_in(each) for each in beside.history.attempts] == [[], []]
+
+
+def test_a_record_that_was_refused_is_in_no_transaction():
+    beside = Beside()
+    record = beside.send("committed", is_sent=False)
+    (attempt,) = beside.history.attempts
+    assert (attempt.records, attempt.interrupted) == ([], [record])
+    assert record.is_sent is False
+
+
+def test_a_record_that_is_taken_before_the_first_transaction_is_found():
+    beside = Beside()
+    beside.send()
+    assert found(beside.run) == ["state"]
+
+
+def test_a_record_in_a_transaction_without_an_outcome_must_not_be_visible():
+    beside = Beside()
+    beside.spans.begins()  # and its begin is interrupted
+    record = beside.send()
+    (attempt,) = beside.history.attempts
+    assert attempt.records == [record]
+    assert attempt.final_claim == "aborted"
+
+
+def test_a_flush_that_leaves_a_record_under_way_is_found():
+    class UnderWay:
+        def done(self) -> bool:
+            return False
+
+    beside = Beside()
+    record = beside.send("committed")
+    record.future = UnderWay()
+    beside.run.judge.flushed("service-0", [record])
+    assert found(beside.run) == ["told"]
+
+
+# --- the end on another thread ------------------------------------------------------------------
+
+
+def test_a_run_with_ends_on_another_thread_has_no_violation():
+    run = StackRun(calm(call_rates={ANOTHER_ENDS: 0.8}))
+    result = run.run()
+    assert result.violations == []
+    assert result.faults[ANOTHER_ENDS] > 3
+
+
+# --- the begin and the end of a block -----------------------------------------------------------
+
+
+class Calls:
+    """A producer whose ends take some seconds of virtual time, and then fail, perhaps."""
+
+    def __init__(self, run: StackRun, seconds: float, error: BaseException | None = None) -> None:
+        self._run, self._seconds, self._error = run, seconds, error
+
+    def begin(self, _: Transaction) -> None:
+        self.commit_transaction()
+
+    def commit_transaction(self) -> None:
+        self._run.world.baton.wait(lambda: False, self._seconds)
+        if self._error is not None:
+            raise self._error
+
+    abort_transaction = commit_transaction
+
+
+def timed(begin: Calls, end: Calls, run: StackRun) -> TimedBlock:
+    return TimedBlock(run.world, run.judge, "service-0", Transaction(end, begin.begin))
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "expected"), [(0, 2, []), (0, 4, ["hangs"]), (4, 0, ["hangs"])]
+)
+def test_a_block_is_held_to_the_limits_of_calls(begin_s, end_s, expected):
+    run = StackRun(calm(settings={**calm().settings, "max_block_ms": 30_000}))
+    with timed(Calls(run, begin_s), Calls(run, end_s), run) as _:
+        pass
+    assert found(run) == expected
+
+
+def test_a_begin_that_gives_up_before_its_time_is_found():
+    run = StackRun(replace(calm(), call_rates={"wrong call": 0.1}))
+    block = timed(Calls(run, 0.1, KafkaTimeoutError("no answer")), Calls(run, 0), run)
+    with pytest.raises(KafkaTimeoutError), block:
+        pass
+    assert found(run) == ["early"]
+    assert not block.is_inside
+
+
+def test_an_abort_in_the_end_of_a_block_may_take_the_time_of_one_call():
+    run = StackRun(
+        replace(calm(), has_rival=True, settings={**calm().settings, "max_block_ms": 1_000})
+    )
+    block = timed(Calls(run, 0), Calls(run, 3), run)
+    with pytest.raises(InterruptError), block:
+        raise InterruptError
+    assert found(run) == ["hangs"]
+
+
+# --- names, logins and the time of day ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["jump of the wall clock", "move a name"])
+def test_a_run_goes_on_after_each_event(name):
+    result = StackRun(calm(event_s={name: 0.3})).run()
+    assert result.violations == []
+    assert result.faults[name] > 1
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_run_goes_on_after_one_broker_has_refused_logins(mechanism):
+    options = calm(users=True, session_ms=500, mechanism=mechanism)
+    result = StackRun(replace(options, event_s={"refuse logins of one broker": 0.5})).run()
+    assert result.violations == []
+    assert result.faults["refuse logins of one broker"] > 0
+
+
+@pytest.mark.parametrize("name", ["refuse logins", "refuse logins of one broker"])
+def test_an_event_that_meets_nobody_does_not_count(name):
+    result = StackRun(calm(users=False, event_s={name: 0.3})).run()
+    assert result.faults[name] == 0
+
+
+def test_a_fault_at_the_bytes_counts_when_it_takes_effect():
+    options = next(each for each in map(StackOptions.draw, range(100)) if not each.byte_rates)
+    network = StackRun(options).world.network
+    assert network.faults.piece(1) == 1
+    assert not network.faults.counts
+
+
+def test_a_refusal_in_an_open_transaction_is_found():
+    run = StackRun(calm(has_companions=True))
+    opened = run._producers.open
+
+    def refuse(*_: object, **__: object) -> None:
+        raise IllegalStateError("records cannot be sent")
+
+    def opens(name: str):
+        producer = opened(name)
+        producer._send_any = refuse
+        return producer
+
+    run._producers.open = opens
+    assert [check for check, _ in run.run().violations] == ["needless"]
