@@ -1,6 +1,6 @@
-"""Deliberate bugs around the core: mended defects of calls and of the wire.
+"""Deliberate bugs around the core: mended defects of calls and of the wire, and bugs to be feared.
 
-Each takes back a mend by one replacement of text in one file, as in `mutants`. The whole-stack
+Each is one replacement of text in one file, as in `mutants`; most take back a mend. The whole-stack
 simulator has to find them, or a named test where virtual time cannot.
 `tests/data/stack_mutants.json` says by which seed or test each was found.
 """
@@ -315,5 +315,68 @@ MUTANTS = (
         "                if not self._count:\n",
         "                if True:\n",
         "a thread can be started at any time",
+    ),
+)
+
+# Of calls on several threads, of names, logins and the time of day. Nobody has made them so far.
+FEARED = (
+    Mutant(
+        "a-block-is-anybodys",
+        "producer.py",
+        "        if block is not None and not block.can_be_ended_here():\n",
+        "        if False:\n",
+        "an open transaction is that of all threads",
+    ),
+    Mutant(
+        "a-flush-joins-the-one-under-way",
+        "_shell/record_writer.py",
+        "            ticket = self._core.begin_flush(self._platform.monotonic_ms())\n"
+        "            self._io.poke()\n"
+        "        try:\n"
+        "            is_done = self._io.wait_until(ticket.is_done, limit_s)\n"
+        "        finally:\n",
+        '            ticket = vars(self).get("_flush")\n'
+        "            if ticket is None:\n"
+        "                ticket = self._core.begin_flush(self._platform.monotonic_ms())\n"
+        '                vars(self)["_flush"] = ticket\n'
+        "            self._io.poke()\n"
+        "        try:\n"
+        "            is_done = self._io.wait_until(ticket.is_done, limit_s)\n"
+        "        finally:\n"
+        '            vars(self)["_flush"] = None\n',
+        "a flush that is under way is as good as another one",
+    ),
+    Mutant(
+        "the-next-block-waits-without-a-limit",
+        "producer.py",
+        '            self._await("abort_transaction", lambda: abort)\n',
+        "            while not self._wait_until_done(lambda: abort.is_completed):\n"
+        "                pass\n"
+        '            self._await("abort_transaction", lambda: abort)\n',
+        "a block can begin only once the abort before it has ended",
+    ),
+    Mutant(
+        "waits-by-the-time-of-day",
+        "_wire/platform.py",
+        "        return self.monotonic_ns() / 1_000_000_000\n",
+        "        return self.wall_clock_ms() / 1_000\n",
+        "a second is a second on every clock",
+    ),
+    Mutant(
+        "a-name-keeps-its-address",
+        "_wire/tcp.py",
+        "    addresses = _look_up(network, host, port)\n",
+        "    found = _look_up(network, host, port)\n"
+        '    addresses = vars(network).setdefault("found", {}).setdefault((host, port), found)\n',
+        "a broker stays where it was found first",
+    ),
+    Mutant(
+        "each-answer-of-a-login-has-a-token",
+        "_wire/handshake.py",
+        "        received = answer.auth_bytes\n",
+        "        received = answer.auth_bytes\n"
+        "        if not received:\n"
+        '            raise SaslAuthenticationError("the broker has sent no token")\n',
+        "the last answer of a login proves that the broker knows the password, too",
     ),
 )

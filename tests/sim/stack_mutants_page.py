@@ -14,7 +14,7 @@ from typing import Any
 from tests.sim.mutants import Mutant
 from tests.sim.mutation import STACK_DRAWN, drawn_mutants
 from tests.sim.simulator_page import replaced
-from tests.sim.stack_mutants import EQUIVALENT, MUTANTS
+from tests.sim.stack_mutants import EQUIVALENT, FEARED, MUTANTS
 from tests.sim.stack_mutation import known
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "stack-mutants.md"
@@ -48,6 +48,7 @@ def parts() -> dict[str, str]:
     results = known()
     return {
         "mends": mutant_table(MUTANTS, results),
+        "feared": mutant_table(FEARED, results),
         "drawn": mutant_table(drawn_mutants(STACK_DRAWN), results),
         "left out": left_out_list(),
     }

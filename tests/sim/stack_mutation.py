@@ -2,8 +2,9 @@
 
 `python -m tests.sim.stack_mutation NAME` looks for the first seed that finds it, `--all` for each
 bug without a result. `--kind FAULT,...` leaves out the seeds that do not draw a fault. Of the kind
-"undisturbed" are seeds without a fault that delays a call, of "login" those whose sessions end. A
-bug that no seed finds can be given to tests: `--tests NAME FILE...`.
+"undisturbed" are seeds without a fault that delays a call, of "login" those whose sessions end, of
+"companions" those whose producers have one, of "PLAIN" those that log in by it. A bug that no seed
+finds can be given to tests: `--tests NAME FILE...`.
 
 Owns: the hunt, and `tests/data/stack_mutants.json`. Must not know: how a bug is put into its file
 (`mutation`).
@@ -31,7 +32,7 @@ from typing import Any
 from tests.sim import mutation
 from tests.sim.mutants import Mutant
 from tests.sim.mutation import ROOT, STACK_DRAWN, drawn_mutants, install
-from tests.sim.stack_mutants import MUTANTS
+from tests.sim.stack_mutants import FEARED, MUTANTS
 
 RESULTS = ROOT / "tests" / "data" / "stack_mutants.json"
 MOST_SEEDS = 2000
@@ -43,7 +44,7 @@ _LONGEST_CHUNK = 200
 
 def all_mutants() -> tuple[Mutant, ...]:
     """Return those written by hand and those drawn."""
-    return (*MUTANTS, *drawn_mutants(STACK_DRAWN))
+    return (*MUTANTS, *FEARED, *drawn_mutants(STACK_DRAWN))
 
 
 def known() -> dict[str, dict[str, Any]]:
@@ -66,7 +67,7 @@ def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, Any
     Args:
         name: of the bug.
         seeds: to run.
-        kind: a fault, or "undisturbed", or "login"; other seeds are passed over.
+        kind: a fault, or one of the other kinds; other seeds are passed over.
     """
     _install(name)
     from txnproducer.sim.stack.options import StackOptions
@@ -77,6 +78,8 @@ def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, Any
         kinds = {*options.byte_rates, *options.event_s, *options.call_rates}
         kinds |= {"undisturbed"} if options.is_undisturbed else set()
         kinds |= {"login"} if options.session_ms else set()
+        kinds |= {"companions"} if options.has_companions else set()
+        kinds |= {options.mechanism} if options.users else set()
         if not kinds.issuperset(kind.split(",") if kind else ()):
             continue
         _limit(seed)
