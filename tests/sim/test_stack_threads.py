@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from txnproducer.errors import IllegalStateError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.calls import InterruptError
 from txnproducer.sim.stack.companion import Origin, RecordsBeside, TransactionSpans
+from txnproducer.sim.stack.faults import ByteFault, ByteFaults
 from txnproducer.sim.stack.options import TOPIC, StackOptions
 from txnproducer.sim.stack.other_thread import ANOTHER_ENDS, TimedBlock
 from txnproducer.sim.stack.run import StackRun
@@ -225,23 +228,30 @@ def test_an_event_that_meets_nobody_does_not_count(name):
 
 
 def test_a_fault_at_the_bytes_counts_when_it_takes_effect():
-    options = next(each for each in map(StackOptions.draw, range(100)) if not each.byte_rates)
-    network = StackRun(options).world.network
-    assert network.faults.piece(1) == 1
-    assert not network.faults.counts
+    faults = ByteFaults({ByteFault.PIECES: 1.0, ByteFault.SILENT: 1.0}, random.Random(1))
+    assert faults.draw().kind is ByteFault.SILENT
+    assert faults.piece(1) == 1  # one byte cannot be divided
+    assert not faults.counts
+    while faults.piece(100) == 100:
+        pass
+    assert faults.counts == {"bytes in small pieces": 1}
 
 
 def test_a_refusal_in_an_open_transaction_is_found():
     run = StackRun(calm(has_companions=True))
     opened = run._producers.open
 
-    def refuse(*_: object, **__: object) -> None:
-        raise IllegalStateError("records cannot be sent")
-
     def opens(name: str):
         producer = opened(name)
+        send = producer._send_any
+
+        def refuse(*arguments: object):
+            if threading.current_thread().name.endswith("companion"):
+                raise IllegalStateError("records cannot be sent")
+            return send(*arguments)
+
         producer._send_any = refuse
         return producer
 
     run._producers.open = opens
-    assert [check for check, _ in run.run().violations] == ["needless"]
+    assert {check for check, _ in run.run().violations} == {"needless", "state"}
