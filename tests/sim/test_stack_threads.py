@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._record.implementation import IMPL
+from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.errors import IllegalStateError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.calls import InterruptError
@@ -17,7 +20,7 @@ from txnproducer.sim.stack.faults import ByteFault, ByteFaults
 from txnproducer.sim.stack.options import TOPIC, StackOptions
 from txnproducer.sim.stack.other_thread import ANOTHER_ENDS, TimedBlock
 from txnproducer.sim.stack.run import StackRun
-from txnproducer.sim.world.history import SentRecord
+from txnproducer.sim.world.history import Claim, SentRecord
 from txnproducer.transaction import Transaction
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 ORIGIN = Origin("service-0", "id-0", 1)
 
 
-def calm(**changes: object) -> StackOptions:
+def calm(**changes: Any) -> StackOptions:
     """Return the options of a seed without a fault, with some changes."""
     options = next(each for each in map(StackOptions.draw, range(100)) if each.is_calm)
     return replace(options, **changes)
@@ -45,13 +48,13 @@ class Beside:
         self.spans = TransactionSpans()
         self.records = RecordsBeside(self.run.judge, self.history, ORIGIN, self.spans)
 
-    def begin(self, claim: str) -> None:
+    def begin(self, claim: Claim) -> None:
         self.spans.begins()
         attempt = ORIGIN.new_attempt(self.history)
         attempt.claim = claim
         self.spans.begun(attempt)
 
-    def send(self, *claims: str, is_sent: bool | None = True) -> SentRecord:
+    def send(self, *claims: Claim, is_sent: bool | None = True) -> SentRecord:
         """Send a record beside the begins of so many transactions, all but the first."""
         for claim in claims[:1]:
             self.begin(claim)
@@ -129,7 +132,9 @@ def test_a_record_in_a_transaction_without_an_outcome_must_not_be_visible():
 
 
 def test_a_flush_that_leaves_a_record_under_way_is_found():
-    class UnderWay:
+    class UnderWay(FutureRecordMetadata):
+        def __init__(self) -> None: ...
+
         def done(self) -> bool:
             return False
 
@@ -171,7 +176,8 @@ class Calls:
 
 
 def timed(begin: Calls, end: Calls, run: StackRun) -> TimedBlock:
-    return TimedBlock(run.world, run.judge, "service-0", Transaction(end, begin.begin))
+    calls: Any = end  # only its ends are called
+    return TimedBlock(run.world, run.judge, "service-0", Transaction(calls, begin.begin))
 
 
 @pytest.mark.parametrize(
@@ -237,21 +243,14 @@ def test_a_fault_at_the_bytes_counts_when_it_takes_effect():
     assert faults.counts == {"bytes in small pieces": 1}
 
 
-def test_a_refusal_in_an_open_transaction_is_found():
-    run = StackRun(calm(has_companions=True))
-    opened = run._producers.open
+def test_a_refusal_in_an_open_transaction_is_found(monkeypatch):
+    send = RecordWriter._send_any
 
-    def opens(name: str):
-        producer = opened(name)
-        send = producer._send_any
+    def refuse(*arguments: Any) -> Any:
+        if threading.current_thread().name.endswith("companion"):
+            raise IllegalStateError("records cannot be sent")
+        return send(*arguments)
 
-        def refuse(*arguments: object):
-            if threading.current_thread().name.endswith("companion"):
-                raise IllegalStateError("records cannot be sent")
-            return send(*arguments)
-
-        producer._send_any = refuse
-        return producer
-
-    run._producers.open = opens
-    assert {check for check, _ in run.run().violations} == {"needless", "state"}
+    monkeypatch.setattr(RecordWriter, "_send_any", refuse)
+    violations = StackRun(calm(has_companions=True)).run().violations
+    assert {check for check, _ in violations} == {"needless", "state"}

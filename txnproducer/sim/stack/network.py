@@ -225,7 +225,7 @@ class VirtualLink:
         self._read = self._written = 0
         self._there_ns = self._back_ns = 0
         self._asked = _RequestsInFlight()
-        self._has_sent_nonsense = False
+        self._has_sent_nonsense = self._has_taken_effect = False
 
     @property
     def room(self) -> int:
@@ -273,6 +273,12 @@ class VirtualLink:
     def _end(self) -> None:
         self.is_alive = False
 
+    def _fault_takes_effect(self) -> None:
+        # Once for each connection, however many answers it delays.
+        if self.fate.kind is not None and not self._has_taken_effect:
+            self._has_taken_effect = True
+            self._network.faults.takes_effect(self.fate.kind)
+
     def _later(self, not_before_ns: int, delay_ms: float, action: Callable[[], None]) -> int:
         """Schedule an arrival, after those before it. Return its time."""
         baton = self._network.baton
@@ -294,7 +300,7 @@ class VirtualLink:
         self._under_way -= len(data)
         fate = self.fate
         if fate.kind is ByteFault.SILENT:
-            network.faults.takes_effect(fate.kind)
+            self._fault_takes_effect()
             return
         is_cut = fate.kind is ByteFault.REQUEST_CUT and self._read + len(data) >= fate.cut_at
         if is_cut:
@@ -312,8 +318,8 @@ class VirtualLink:
             slow_ms = fate.delay_ms if fate.kind is ByteFault.SLOW else 0.0
             wait_ms = max(0, answer.due_ms - now_ms) + slow_ms
             is_nonsense = frame != answer.data
-            if fate.kind is not None and (slow_ms or is_nonsense):
-                network.faults.takes_effect(fate.kind)
+            if slow_ms or is_nonsense:
+                self._fault_takes_effect()
             arrive = partial(self._arrive, frame, is_nonsense=is_nonsense)
             self._back_ns = self._later(self._back_ns, wait_ms, arrive)
         # In order: the answers that were given before arrive before the end of the stream.
@@ -321,7 +327,7 @@ class VirtualLink:
             self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
         # Last: a request that was whole before the cut takes effect, and its answer is lost.
         if is_cut:
-            network.faults.takes_effect(ByteFault.REQUEST_CUT)
+            self._fault_takes_effect()
             self.cut(fate.ending)
 
     def _arrive(self, data: bytes, *, is_nonsense: bool) -> None:
@@ -332,7 +338,7 @@ class VirtualLink:
         if fate.kind is ByteFault.ANSWER_CUT and self._written + len(data) >= fate.cut_at:
             data = data[: max(0, fate.cut_at - self._written)]
             self._sock.arrived(data)
-            self._network.faults.takes_effect(fate.kind)
+            self._fault_takes_effect()
             self.cut(fate.ending)
             return
         self._written += len(data)
