@@ -1,0 +1,227 @@
+"""A request about one transactional id, through all its attempts: to take the id, or to end one.
+
+Owns: the requests, the verdicts on their answers, the errors that callers get. Must not know:
+connections, coordinators' addresses, time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final, NamedTuple
+
+from txnproducer._core.transactions import verdicts
+from txnproducer._core.transactions.handler import (
+    FIRST_MARKERS_BACKOFF_MS,
+    may_have_taken_effect,
+)
+from txnproducer._core.transactions.verdicts import Action
+from txnproducer._protocol.backoff import doubled
+from txnproducer._protocol.messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    Request,
+)
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    error_for_code,
+)
+from txnproducer.records import ProducerIdAndEpoch, TransactionLease
+
+_OTHER_IDENTITY: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+# By whether it is a commit: the refusals of v2 that a broker gives from its memory alone. The
+# reasons are those of `EndTxnHandler`.
+_FROM_MEMORY: Final = {
+    False: _OTHER_IDENTITY,
+    True: (*_OTHER_IDENTITY, ErrorCode.INVALID_TXN_STATE),
+}
+# With these codes a broker says that it has forgotten what it refused before.
+_NEW_TERM: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+class Next(NamedTuple):
+    """The step after an answer.
+
+    Attributes:
+        error: of the answer, if the request has to be repeated; None if it has ended.
+        looks_up: whether the coordinator has to be looked up before.
+        wait_ms: the time until the repetition, if the coordinator stays.
+    """
+
+    error: KafkaError | None = None
+    looks_up: bool = False
+    wait_ms: int = 0
+
+
+_ENDED: Final = Next()
+
+
+class IdRequest(ABC):
+    """A request about one transactional id.
+
+    Args:
+        transactional_id: the id.
+
+    Attributes:
+        is_over: whether it is answered, or was given up.
+        error: the reason for its failure; None if there is none.
+        producer: the identity in a successful answer; NONE if the answer has none.
+        failures: attempts in a row without a final answer.
+    """
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.is_over = False
+        self.error: KafkaError | None = None
+        self.producer = ProducerIdAndEpoch.NONE
+        self.failures = 0
+        self._last_failure: KafkaError | None = None
+        self._markers_awaited = 0
+
+    @abstractmethod
+    def begin_attempt(self, node_id: int) -> Request:
+        """Return the request for an attempt at a broker."""
+
+    @abstractmethod
+    def take(self, answer: InitProducerIdResponse | EndTxnResponse, retry_backoff_ms: int) -> Next:
+        """Take in an answer, and return the next step."""
+
+    @abstractmethod
+    def note_lost(self, body: Request) -> None:
+        """Note that a request was sent and has no answer. The broker may have acted on it."""
+
+    def note_failure(self, error: KafkaError) -> None:
+        """Note the reason for another attempt."""
+        self.failures += 1
+        self._last_failure = error
+
+    def fail(self, error: KafkaError) -> None:
+        """End it with an error."""
+        if not self.is_over:
+            self.error, self.is_over = error, True
+
+    def give_up(self, timeout_ms: int, tries: str) -> None:
+        """End it because its time is over.
+
+        Args:
+            timeout_ms: the time that it had.
+            tries: the failures to connect, as a text; may be empty.
+        """
+        last = f": the last attempt failed ({self._last_failure})" if self._last_failure else ""
+        self.fail(
+            KafkaTimeoutError(
+                f"no answer about transactional id {self.transactional_id!r} within"
+                f" {timeout_ms} ms{last}{tries}"
+            )
+        )
+
+    def _succeed(self, producer_id: int, epoch: int) -> Next:
+        self.producer, self.is_over = ProducerIdAndEpoch(producer_id, epoch), True
+        return _ENDED
+
+    def _judge(self, table: verdicts.VerdictTable, code: int, retry_backoff_ms: int) -> Next:
+        """Return the step after a refusal. If the refusal is final, fail with its error."""
+        verdict = table.judge(code)
+        if not verdict.action.is_retry:
+            self.fail(table.error(verdict, code))
+            return _ENDED
+        wait_ms = retry_backoff_ms
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            # The markers of the transaction before are being written, which is quick.
+            wait_ms = doubled(FIRST_MARKERS_BACKOFF_MS, wait_ms, self._markers_awaited)
+            self._markers_awaited += 1
+        return Next(error_for_code(code), verdict.action is Action.LOOK_UP, wait_ms)
+
+
+class TakeRequest(IdRequest):
+    """InitProducerId: fences the id's holder, and aborts its open transaction.
+
+    Args:
+        transactional_id: the id.
+        transaction_timeout_ms: of the transactions under it.
+    """
+
+    def __init__(self, transactional_id: str, transaction_timeout_ms: int) -> None:
+        super().__init__(transactional_id)
+        self._request = InitProducerIdRequest(transactional_id, transaction_timeout_ms)
+
+    def begin_attempt(self, node_id: int) -> Request:  # noqa: ARG002 - the same for all brokers
+        """Return the request for an attempt at a broker."""
+        return self._request
+
+    def take(self, answer: InitProducerIdResponse | EndTxnResponse, retry_backoff_ms: int) -> Next:
+        """Take in an answer, and return the next step."""
+        if answer.error_code == ErrorCode.NONE:
+            return self._succeed(answer.producer_id, answer.producer_epoch)
+        return self._judge(verdicts.INIT_PRODUCER_ID, answer.error_code, retry_backoff_ms)
+
+    def note_lost(self, body: Request) -> None:
+        """Do nothing: another attempt takes the id all the same."""
+
+
+class EndRequest(IdRequest):
+    """EndTxn under a lease. It may be repeated: the coordinator answers as it did the first time.
+
+    Args:
+        lease: of the transaction.
+        is_commit: whether to commit it.
+    """
+
+    def __init__(self, lease: TransactionLease, *, is_commit: bool) -> None:
+        super().__init__(lease.transactional_id)
+        self._is_commit = is_commit
+        self._is_v2 = lease.is_transaction_v2
+        self._request = EndTxnRequest(
+            lease.transactional_id,
+            lease.producer.producer_id,
+            lease.producer.producer_epoch,
+            is_commit,
+            lease.is_transaction_v2,
+        )
+        self._is_out = self._may_be_done = self._has_refused = False
+        self._asked: int | None = None
+
+    def begin_attempt(self, node_id: int) -> Request:
+        """Return the request for an attempt at a broker."""
+        if node_id != self._asked:
+            self._asked, self._has_refused = node_id, False
+        self._is_out = True
+        return self._request
+
+    def note_lost(self, body: Request) -> None:
+        """Note that a request was sent and has no answer. The broker may have acted on it."""
+        # A look-up that is lost says nothing about the transaction.
+        if body is self._request:
+            self._is_out, self._may_be_done = False, True
+
+    def take(self, answer: InitProducerIdResponse | EndTxnResponse, retry_backoff_ms: int) -> Next:
+        """Take in an answer, and return the next step."""
+        self._is_out = False
+        code = answer.error_code
+        if code == ErrorCode.NONE:
+            return self._succeed(answer.producer_id, answer.producer_epoch)
+        if self._is_v2 and code in _FROM_MEMORY[self._is_commit]:
+            had_refused, self._has_refused = self._has_refused, True
+            if not had_refused:
+                return Next(error_for_code(code), looks_up=True)
+        if code in _NEW_TERM:
+            self._has_refused = False
+        table = verdicts.END_TXN_COMMIT if self._is_commit else verdicts.END_TXN_ABORT
+        if may_have_taken_effect(table.judge(code), code):
+            self._may_be_done = True
+        return self._judge(table, code, retry_backoff_ms)
+
+    def fail(self, error: KafkaError) -> None:
+        """End it with an error. A commit that may have succeeded ends in doubt."""
+        if self._is_commit and (self._is_out or self._may_be_done):
+            unknown = CommitOutcomeUnknownError(
+                f"the commit of transactional id {self.transactional_id!r} was sent, and its"
+                f" answer was lost: {error}"
+            )
+            unknown.__cause__ = error
+            error = unknown
+        super().fail(error)
