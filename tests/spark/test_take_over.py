@@ -101,6 +101,7 @@ def scene(monkeypatch):
     """Return a ledger, and a driver of it that takes over."""
     monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
     monkeypatch.setattr(Runs, "_holding", lambda *_: nullcontext())
+    monkeypatch.setattr(Runs, "_fence", lambda *_: None)
     monkeypatch.setattr(Runs, "_commit", lambda runs, _, plan: runs._ledger.put(plan=plan))
     ledger = FakeLedger()
     ledger.put(plan=PlanEntry(2, "old", 1), entries={0: OLD})

@@ -43,10 +43,8 @@ from txnproducer.spark.driver.whole_parts import (
 )
 from txnproducer.spark.errors import BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
-from txnproducer.spark.ledger.lost_transactions import (
-    is_another_driver_seen,
-    timed_out,
-)
+from txnproducer.spark.ledger.leasing_producer import LeasingProducer
+from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, CLOSE_S, config_for
 from txnproducer.spark.ledger.rights import taking
@@ -378,7 +376,7 @@ class BatchTransactions:
     def _take(self) -> TransactionalProducer:
         name = self._ledger.whole_id
         config = config_for(self._settings, name)
-        producer = TransactionalProducer.from_config(config)
+        producer = LeasingProducer.from_config(config)
         try:
             with taking(self._ledger, name):
                 producer.init_transactions()

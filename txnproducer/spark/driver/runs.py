@@ -43,7 +43,7 @@ from txnproducer.errors import (
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
-from txnproducer.spark.ledger.producers import holding
+from txnproducer.spark.ledger.producers import holding, take_ids
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger
 
@@ -344,10 +344,12 @@ class Runs:
         self._planned_s = time.monotonic()
 
     def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-            # Read to the end, so that an id that could not be taken raises here.
-            for _ in pool.map(lambda partition: self.take(partition, settings), partitions):
-                pass
+        """Take partitions' ids. Fence their tasks, and abort the transactions they left open.
+
+        Raises:
+            KafkaError: the cluster refused one of them, or did not answer.
+        """
+        take_ids(self._ledger, map(self._ledger.transactional_id, partitions), settings)
 
     def take(self, partition: int, settings: Mapping[str, str]) -> None:
         """Take a partition's id. Fence its task, and abort the transaction that it left open.
@@ -355,5 +357,4 @@ class Runs:
         Raises:
             KafkaError: the cluster refused, or did not answer.
         """
-        with self._holding(self._ledger.transactional_id(partition), settings):
-            pass
+        self._fence([partition], settings)

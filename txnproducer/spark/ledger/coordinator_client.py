@@ -136,21 +136,27 @@ class CoordinatorClient:
             What a lease of each needs, in the order of the ids.
 
         Raises:
-            KafkaTimeoutError: an id could not be taken in time. Others may be taken.
-            KafkaError: an id was refused, with its id as a note. The other ids are taken, unless
-                they were refused, too.
+            KafkaTimeoutError: an id could not be taken in time.
+            KafkaError: an id was refused, with its id as a note. All others that can be taken are
+                taken nevertheless.
         """
+        taken: dict[str, TakenId] = {}
+        for name, found in self.take_each(ids, timeout_ms).items():
+            if isinstance(found, KafkaError):
+                found.add_note(f"transactional id {name!r} was not taken")
+                raise found
+            taken[name] = found
+        return taken
+
+    def take_each(self, ids: Iterable[str], timeout_ms: int) -> dict[str, TakenId | KafkaError]:
+        """Take ids like `take_ids`, and return the error of each that was not taken."""
         requests = {name: TakeRequest(name, self._timeout_ms) for name in ids}
         self._run(requests.values(), timeout_ms)
-        for name, request in requests.items():
-            if request.error is not None:
-                request.error.add_note(f"transactional id {name!r} was not taken")
-                raise request.error
         # Read after the answers: a new connection has brought the features by then.
         is_v2 = self._client.finalized_features().transaction_version >= _V2
         cluster_id = self._steps.cluster_id
         return {
-            name: TakenId(name, request.producer, is_v2, cluster_id)
+            name: request.error or TakenId(name, request.producer, is_v2, cluster_id)
             for name, request in requests.items()
         }
 

@@ -1,16 +1,18 @@
 """Producers under the transactional ids of a sink: how they are configured, held and closed.
 
-Owns: the time limits of a close. Must not know: the content of the transactions.
+Owns: the time limits of a close and of many takes. Must not know: the content of the transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from txnproducer.config import ProducerConfig
+from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, TakenId
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.store import Ledger
 
@@ -64,3 +66,35 @@ def holding(
         with taking(ledger, transactional_id):
             producer.init_transactions()
         yield producer
+
+
+def take_ids(
+    ledger: Ledger, transactional_ids: Iterable[str], settings: Mapping[str, Any]
+) -> dict[str, TakenId]:
+    """Take many ids at once. Fence their holders, and abort the transactions these left open.
+
+    Args:
+        ledger: of the sink.
+        transactional_ids: of the sink.
+        settings: of the sink's producers, by Java's names.
+
+    Returns:
+        What a lease of each needs, by id.
+
+    Raises:
+        MissingRightError: Write on one of the ids is missing.
+        KafkaError: the cluster refused one of them, or did not answer.
+    """
+    names = list(transactional_ids)
+    taken: dict[str, TakenId] = {}
+    if not names:
+        return taken
+    config = config_for(settings, names[0])
+    with CoordinatorClient(config) as client:
+        found = client.take_each(names, config.max_block_ms)
+    for name, one in found.items():
+        if isinstance(one, KafkaError):
+            with taking(ledger, name):
+                raise one
+        taken[name] = one
+    return taken
