@@ -23,6 +23,11 @@ LEDGER = Ledger("nowhere:9092", "orders", "topic", {})
 ENTRY = LedgerEntry(4, "q", 2, 7, "0" * 32)
 OF_WHOLE_BATCHES = LedgerView(None, {}, ENTRY)
 OF_PARTITIONS = LedgerView(PlanEntry(3, "q", 2), {0: ENTRY}, None)
+OF_A_PLAN = LedgerView(PlanEntry(3, "q", 2), {}, None)
+DECIDED = replace(ENTRY, decision=5)
+PREPARED_PLAN = PlanEntry(3, "q", 2, is_prepared=True)
+OF_PREPARED = LedgerView(PREPARED_PLAN, {0: DECIDED}, None)
+OWN = {"batch": OF_WHOLE_BATCHES, "partition": OF_PARTITIONS, "prepared": OF_PREPARED}
 ANYTHING = LedgerRules("write", "take_over")
 SETTINGS = {"transaction.timeout.ms": "60000"}
 
@@ -62,24 +67,29 @@ def runs(monkeypatch):
 
 def test_a_sink_of_its_own_atomicity_or_of_none_goes_on():
     nothing = LedgerView(None, {}, None)
-    for is_whole, view in ((True, OF_WHOLE_BATCHES), (False, OF_PARTITIONS)):
-        check_one_atomicity(LEDGER, view, is_whole=is_whole)
-        check_one_atomicity(LEDGER, nothing, is_whole=is_whole)
+    for atomicity, view in OWN.items():
+        check_one_atomicity(LEDGER, view, atomicity)
+        check_one_atomicity(LEDGER, nothing, atomicity)
 
 
 @pytest.mark.parametrize(
-    ("is_whole", "view", "there"),
+    ("ours", "theirs", "view", "there"),
     [
-        (True, OF_PARTITIONS, "batch 4 of query q"),
-        (True, LedgerView(PlanEntry(3, "q", 2), {}, None), "run 3 of query q"),
-        (True, LedgerView(None, {0: ENTRY}, None), "batch 4 of query q"),
-        (False, OF_WHOLE_BATCHES, "batch 4 of query q"),
+        ("batch", "partition", OF_PARTITIONS, "batch 4 of query q"),
+        ("batch", "partition", OF_A_PLAN, "run 3 of query q"),
+        ("batch", "partition", LedgerView(None, {0: ENTRY}, None), "batch 4 of query q"),
+        ("partition", "batch", OF_WHOLE_BATCHES, "batch 4 of query q"),
+        ("prepared", "partition", OF_PARTITIONS, "batch 4 of query q"),
+        ("prepared", "partition", OF_A_PLAN, "run 3 of query q"),
+        ("prepared", "batch", OF_WHOLE_BATCHES, "batch 4 of query q"),
+        ("partition", "prepared", OF_PREPARED, "batch 4 of query q"),
+        ("partition", "prepared", LedgerView(None, {0: DECIDED}, None), "batch 4 of query q"),
+        ("batch", "prepared", LedgerView(PREPARED_PLAN, {}, None), "run 3 of query q"),
     ],
 )
-def test_the_other_atomicity_is_refused_with_its_entries_and_the_ways_out(is_whole, view, there):
-    ours, theirs = ("batch", "partition") if is_whole else ("partition", "batch")
+def test_another_atomicity_is_refused_with_its_entries_and_the_ways_out(ours, theirs, view, there):
     with pytest.raises(LedgerError) as caught:
-        check_one_atomicity(LEDGER, view, is_whole=is_whole)
+        check_one_atomicity(LEDGER, view, ours)
     text = str(caught.value)
     assert text.startswith(f"the sink id 'orders' was used with atomicity=\"{theirs}\"")
     assert f'this is atomicity="{ours}": there the ledger holds {there}' in text
@@ -87,14 +97,14 @@ def test_the_other_atomicity_is_refused_with_its_entries_and_the_ways_out(is_who
     assert "wholly committed" in text
     with pytest.raises(LedgerError, match=r"a new sinkId, with onMissingLedger="):
         with naming_options():
-            check_one_atomicity(LEDGER, view, is_whole=is_whole)
+            check_one_atomicity(LEDGER, view, ours)
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_where_both_have_written_only_a_new_id_is_named(is_whole):
+@pytest.mark.parametrize("atomicity", ["batch", "partition"])
+def test_where_both_have_written_only_a_new_id_is_named(atomicity):
     both = LedgerView(PlanEntry(3, "q", 2), {0: ENTRY}, ENTRY)
     with pytest.raises(LedgerError, match=r"Way out: \(both .*\) a new sink_id") as caught:
-        check_one_atomicity(LEDGER, both, is_whole=is_whole)
+        check_one_atomicity(LEDGER, both, atomicity)
     assert "go on with" not in str(caught.value)
 
 

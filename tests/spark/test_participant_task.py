@@ -66,7 +66,7 @@ def play(monkeypatch):
 
         monkeypatch.setattr(task_rows, "check_input_is_whole", look)
         monkeypatch.setattr(module, "attempt_number", lambda: attempt)
-        monkeypatch.setattr(module._ParticipantWriting, "_join", join)
+        monkeypatch.setattr(module.ParticipantWriting, "_join", join)
         task = ParticipantTask({}, RowReader("topic"), (), 3)
         return task(ParticipantOrder(lease, seeks_cause), 0, batches())
 

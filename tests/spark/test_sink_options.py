@@ -87,7 +87,16 @@ def test_everything_can_be_given_as_an_option_or_left_out(argument):
     option, (text, _) = OPTIONS[argument], two_values(argument)
     assert getattr(settings(**{option.name: text}), argument) == option.read("", text)
     needed = {"bootstrap_servers": SERVERS, "sink_id": "sink", "topic": "t", "ledger_topic": "t"}
-    assert getattr(settings(), argument) == needed.get(argument, option.default)
+    others = {**needed, "on_replay_mismatch": "stop"}
+    assert getattr(settings(), argument) == others.get(argument, option.default)
+
+
+def test_other_rows_of_a_committed_batch_are_a_warning_with_prepared_parts_alone():
+    assert settings(atomicity="prepared").on_replay_mismatch == "warn"
+    assert settings(atomicity="prepared", onReplayMismatch="stop").on_replay_mismatch == "stop"
+    for atomicity in ("partition", "batch"):
+        with pytest.raises(InvalidConfigurationError, match="goes with atomicity="):
+            settings(atomicity=atomicity, onReplayMismatch="warn")
 
 
 def test_settings_of_the_producer_are_texts():

@@ -170,7 +170,7 @@ def kept(monkeypatch):
     monkeypatch.setattr(FakeProducer, "made", [], raising=False)
     monkeypatch.setattr(FakeProducer, "fails", False)
     monkeypatch.setattr(kept_producer, "TransactionalProducer", FakeProducer)
-    return KeptProducer(Ledger("host:1", "sink", "topic", {}))
+    return KeptProducer(Ledger("host:1", "sink", "topic", {}), "sink.p0")
 
 
 SETTINGS = {"bootstrap.servers": "host:1"}

@@ -146,8 +146,8 @@ class SinkSettings:
     )
     atomicity: str = _option(
         "atomicity",
-        _one_of("partition", "batch"),
-        "`partition` (the default) or `batch`",
+        _one_of("partition", "batch", "prepared"),
+        "`partition` (the default), `batch` or `prepared`",
         default="partition",
     )
     writers: int | None = _option(
@@ -180,13 +180,14 @@ class SinkSettings:
     max_runs: int = _option(
         "maxRuns",
         _number_of("an integer"),
-        "with `batch`: how many runs of a batch may fail, the last one included; default 3",
+        "not with `partition`: how many runs of a batch may fail, the last one included; default"
+        " 3",
         default=MAX_RUNS,
     )
     max_losses: int = _option(
         "maxLosses",
         _number_of("an integer"),
-        "with `batch`: how many runs of a batch may lose an executor; default 20. Spark Connect"
+        "not with `partition`: how many runs may lose an executor; default 20. Spark Connect"
         " does not show that, so there they count as failures",
         default=MAX_LOSSES,
     )
@@ -208,11 +209,11 @@ class SinkSettings:
         "`stop` (the default) or `write`",
         default="stop",
     )
+    # None until the settings are read: the default depends on the atomicity.
     on_replay_mismatch: str = _option(
         "onReplayMismatch",
-        _one_of("stop", "keep"),
-        "`stop` (the default) or `keep`",
-        default="stop",
+        _one_of("stop", "keep", "warn"),
+        "`stop`, `keep` or, with `prepared` only, `warn`, which is its default",
     )
     on_foreign_ledger: str = _option(
         "onForeignLedger",
@@ -293,6 +294,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
     _check_given(_SERVERS_ARGUMENT, values)
     if values["atomicity"] == "batch":
         check_batch_atomicity(values["topic"], values["writers"])
+    values["on_replay_mismatch"] = _on_replay_mismatch(values)
     # The offset's topic has to exist, and the one of the rows does.
     values["ledger_topic"] = values["ledger_topic"] or values["topic"]
     if values["ledger_topic"] is None:
@@ -324,6 +326,17 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
             f'writers={writers} does not go with atomicity="batch": there are as many as the '
             "topic has partitions, or fewer where the frame has fewer"
         )
+
+
+def _on_replay_mismatch(values: Mapping[str, Any]) -> str:
+    given: str | None = values["on_replay_mismatch"]
+    is_prepared = values["atomicity"] == "prepared"
+    if given == "warn" and not is_prepared:
+        raise InvalidConfigurationError(
+            'on_replay_mismatch="warn" (option onReplayMismatch) goes with atomicity="prepared" '
+            'alone: use "stop", or "keep" to leave committed rows as they are'
+        )
+    return given or ("warn" if is_prepared else "stop")
 
 
 def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:

@@ -69,12 +69,14 @@ class BatchReport:
         seconds: from the first check to the last commit.
         partitions: the tasks' reports.
         phases: seconds by phase: of the tasks, added up; of the driver as `driver.check` (before
-            the tasks), `driver.tasks` and, with atomicity "batch", `driver.transaction`.
+            the tasks), `driver.tasks` and, with atomicity "batch", `driver.transaction`; with
+            "prepared" `driver.ends`, the decision and the ends of all parts.
         retries: attempts of tasks and of the batch after the first one.
         timeout_share: the part of the transaction time-out that was used, by the slowest
             transaction; above 1 it would have been aborted.
         slowest: the partition that took longest, or None.
         is_by_driver: whether the driver has written the rows itself.
+        has_other_rows: whether the batch was committed before, with other rows than it has now.
     """
 
     batch_id: int
@@ -89,6 +91,7 @@ class BatchReport:
     timeout_share: float = 0.0
     slowest: int | None = None
     is_by_driver: bool = False
+    has_other_rows: bool = False
 
     def tell(self, sink_id: str, timeout_ms: int) -> None:
         """Write a line to the log, and a warning if the time-out has come near."""
@@ -241,9 +244,14 @@ def report_whole(
     )
 
 
-def report_found(batch_id: int, rows: int, writers: int, seconds: float) -> BatchReport:
+def report_found(
+    batch_id: int, rows: int, writers: int, seconds: float, *, has_other_rows: bool = False
+) -> BatchReport:
     """Return the report of a batch that was committed before this call."""
-    return BatchReport(batch_id, rows, 0, 0, writers, seconds, (), {"driver.check": seconds})
+    phases = {"driver.check": seconds}
+    return BatchReport(
+        batch_id, rows, 0, 0, writers, seconds, (), phases, has_other_rows=has_other_rows
+    )
 
 
 def _added_up(parts: Iterable[PartitionReport]) -> dict[str, float]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark import session
 from txnproducer.spark.driver import checks
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.partition_batch import PartitionBatches
+from txnproducer.spark.driver.prepared_batch import PreparedBatches
 from txnproducer.spark.driver.sink_lock import SinkLock
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.ledger.store import close_connections
@@ -27,6 +28,12 @@ from txnproducer.spark.options import ARGUMENTS, read_settings
 from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
 from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.status import SinkStatus, read_status
+
+_BATCHES: Final[Mapping[str, type[PartitionBatches | WholeBatches]]] = {
+    "partition": PartitionBatches,
+    "batch": WholeBatches,
+    "prepared": PreparedBatches,
+}
 
 
 class ExactlyOnceKafkaSink:
@@ -40,7 +47,9 @@ class ExactlyOnceKafkaSink:
     Atomicity "partition": each Spark partition is one transaction, under a transactional id that
     never changes (`<sink_id>.p<partition>`). A reader may see some partitions of a batch before
     others. Atomicity "batch": the whole batch is one transaction (`<sink_id>.batch`), which all
-    tasks write. In each partition of the topic a reader sees all of it or nothing.
+    tasks write. In each partition of the topic a reader sees all of it or nothing. Atomicity
+    "prepared": the tasks leave their transactions open, the driver decides about all of them at
+    once, and ends them within milliseconds. A batch that was decided needs its frame no more.
 
     Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`). If
     both are given, they have to be equal.
@@ -50,17 +59,19 @@ class ExactlyOnceKafkaSink:
             `kafka.bootstrap.servers`.
         sink_id: the sink's stable name; one query on the cluster uses it.
         topic: for all rows; None to take the column `topic` of each row.
-        atomicity: "partition" (the default), or "batch" (which needs `topic`).
+        atomicity: "partition" (the default), "batch" (which needs `topic`), or "prepared".
         writers: how many partitions write; None for as many as the frame has. With atomicity
             "batch" the topic's partitions decide.
         query_id: of the query that the batch ids belong to; None to ask Spark (streaming queries
             only).
         ledger_topic: the topic that the ledger's offsets name; default `topic`.
         on_missing_ledger: "stop" (the default), or "write" if no ledger is expected.
-        on_replay_mismatch: "stop" (the default), or "keep" to leave committed rows as they are.
+        on_replay_mismatch: for a batch that comes again with other rows. "stop" refuses it, and
+            "keep" leaves committed rows as they are. With "prepared" the default is "warn": a
+            batch that is wholly committed stays as it is, and the report and the log say so.
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
-        max_runs: with "batch", how many runs of a batch may fail; 3 by default.
-        max_losses: with "batch", how many runs of a batch may lose an executor; 20 by default.
+        max_runs: but with "partition", how many runs of a batch may fail; 3 by default.
+        max_losses: likewise, how many runs of a batch may lose an executor; 20 by default.
         driver_rows: the most rows of a batch that the driver writes itself, after one that was
             not larger; 0 for none, default 10,000. See docs/spark.md, "Small batches".
         first_batch_id: the one batch that needs no ledger; 0 by default.
@@ -81,12 +92,12 @@ class ExactlyOnceKafkaSink:
         bootstrap_servers: str | None = None,
         sink_id: str | None = None,
         topic: str | None = None,
-        atomicity: Literal["partition", "batch"] | None = None,
+        atomicity: Literal["partition", "batch", "prepared"] | None = None,
         writers: int | None = None,
         query_id: str | None = None,
         ledger_topic: str | None = None,
         on_missing_ledger: Literal["stop", "write"] | None = None,
-        on_replay_mismatch: Literal["stop", "keep"] | None = None,
+        on_replay_mismatch: Literal["stop", "keep", "warn"] | None = None,
         on_foreign_ledger: Literal["stop", "take_over"] | None = None,
         max_runs: int | None = None,
         max_losses: int | None = None,
@@ -106,11 +117,10 @@ class ExactlyOnceKafkaSink:
         self._settings = settings
         self._ledger = settings.ledger
         self._on_event = on_event
-        # With "partition" the first look checks the rights on groups, as it knows how many there
+        # Of the other two the first look checks the rights on groups, as it knows how many there
         # are.
         self._cluster = ClusterChecks(settings, self._ledger, checks_groups=settings.is_whole)
-        kind = WholeBatches if settings.is_whole else PartitionBatches
-        self._batches: PartitionBatches | WholeBatches = kind(
+        self._batches = _BATCHES[settings.atomicity](
             settings, self._ledger, self._cluster, on_event
         )
 
@@ -143,8 +153,7 @@ class ExactlyOnceKafkaSink:
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
         if not self._cluster.are_made:  # the setting is one of Spark's start, and cannot change
-            is_whole = self._settings.is_whole
-            checks.check_speculation(is_on=session.speculates(df), is_whole=is_whole)
+            checks.check_speculation(self._settings.atomicity, is_on=session.speculates(df))
         # Kept for `refresh_ledger`, which has no frame to ask.
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
@@ -167,12 +176,12 @@ class ExactlyOnceKafkaSink:
             writers: how many partitions the frame has; `frame.repartition(n)` makes sure.
 
         Raises:
-            InvalidConfigurationError: atomicity is "batch", an argument or a setting does not fit,
-                or the query's id is not known.
+            InvalidConfigurationError: atomicity is not "partition", an argument or a setting does
+                not fit, or the query's id is not known.
             SinkError: refused; nothing was written.
         """
         checks.check_batch_id(batch_id)
-        if not isinstance(self._batches, PartitionBatches):
+        if self._settings.atomicity != "partition" or isinstance(self._batches, WholeBatches):
             raise InvalidConfigurationError(
                 "partition_writer has no driver that could commit a whole batch: use `write`, or "
                 'atomicity="partition"'

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from txnproducer.admin import describe_transactions
 from txnproducer.spark.ledger.entries import LedgerEntry
-from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.one_atomicity import atomicities_of
+from txnproducer.spark.ledger.store import Ledger, LedgerView
 
 # In the last two the end is decided, but not all partitions have their marker yet.
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -48,8 +49,8 @@ class SinkStatus:
 
     Attributes:
         sink_id: of the sink.
-        atomicity: "partition" or "batch"; both if one id was used for both, which is refused now;
-            None if nothing was ever written, or it has expired.
+        atomicity: "partition", "batch" or "prepared"; two of them if one id was used for both,
+            which is refused now; None if nothing was ever written, or it has expired.
         query_id: of the query that the batch ids belong to; None like the atomicity.
         run: the number of the run: drivers, and new beginnings after a failure; 0 without a plan.
         most_writers: the largest number of partitions that ever wrote, or were about to; 0
@@ -86,13 +87,12 @@ def read_status(ledger: Ledger) -> SinkStatus:
         found[ledger.whole_id] = whole
     is_open = _open_transactions(ledger, found)
     by_id = {name: _status(name, entry, is_open.get(name)) for name, entry in found.items()}
-    # A plan alone counts as well: from then on the other atomicity is refused.
-    kinds = [("partition", entries or plan), ("batch", whole)]
     # The plan first, because every run commits it before its tasks commit an entry.
     owners = [one.query_id for one in (plan, whole, *entries.values()) if one is not None]
     return SinkStatus(
         ledger.sink_id,
-        " and ".join(name for name, is_there in kinds if is_there) or None,
+        # A plan alone counts as well: from then on another atomicity is refused.
+        " and ".join(atomicities_of(LedgerView(plan, entries, whole))) or None,
         owners[0] if owners else None,
         0 if plan is None else plan.run,
         0 if plan is None else plan.most_writers,

@@ -388,7 +388,7 @@ class BatchTransactions:
     def _look(self, batch: LedgerBatch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
         # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
-        check_one_atomicity(self._ledger, view, is_whole=True)
+        check_one_atomicity(self._ledger, view, "batch")
         self.last = view.whole
         entries = {} if view.whole is None else {0: view.whole}
         self._taking.look_at(None, entries, batch.query_id)

@@ -22,6 +22,9 @@ from txnproducer.spark.options import SinkSettings
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_TIMEOUT_MS: Final = 15 * 60 * 1000
+# With prepared parts: to decide, to end them all, and to do so after a crash in between.
+LEAST_LEFT_S: Final = 30.0
+LEAST_TIMEOUT_MS: Final = 40_000
 _MAX_TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
 
 
@@ -47,18 +50,18 @@ def check_writers(writers: Any) -> None:
         raise InvalidConfigurationError(f"writers={writers!r}: must be an integer above 0")
 
 
-def check_speculation(*, is_on: bool, is_whole: bool) -> None:
-    """Warn of second attempts beside the first, or refuse them if a batch is one transaction.
+def check_speculation(atomicity: str, *, is_on: bool) -> None:
+    """Warn of second attempts beside the first, or refuse them if a part has only one writer.
 
     Raises:
-        SinkError: they are on, with atomicity "batch".
+        SinkError: they are on, and the atomicity is not "partition".
     """
     if not is_on:
         return
-    if is_whole:
+    if atomicity != "partition":
         raise SinkError(
-            'spark.speculation=true: with atomicity="batch" a part has one writer, so that a '
-            "second attempt of a task is refused, and the batch begins again. Switch "
+            f'spark.speculation=true: with atomicity="{atomicity}" a part has one writer, so that '
+            "a second attempt of a task is refused, and the batch begins again. Switch "
             'speculation off, or use atomicity="partition"'
         )
     warnings.warn(
@@ -111,12 +114,29 @@ class ClusterChecks:
             wanted = self._settings.transaction_timeout_ms
             # Set last, since it marks the checks as made: after an error the next batch makes all
             # of them.
-            self._timeout_ms = choose_timeout_ms(self._ledger, wanted)
+            timeout_ms = choose_timeout_ms(self._ledger, wanted)
+            check_timeout(self._settings.atomicity, timeout_ms)
+            self._timeout_ms = timeout_ms
         return self._timeout_ms
 
     def producer_settings(self) -> dict[str, Any]:
         """Return the producers' settings, by Java's names. It raises as `timeout_ms` does."""
         return {"transaction.timeout.ms": str(self.timeout_ms()), **self._settings.producer}
+
+
+def check_timeout(atomicity: str, timeout_ms: int) -> None:
+    """Check that prepared parts have time to be ended.
+
+    Raises:
+        InvalidConfigurationError: the time-out is too short for them.
+    """
+    if atomicity == "prepared" and timeout_ms < LEAST_TIMEOUT_MS:
+        raise InvalidConfigurationError(
+            f'transactionTimeout={timeout_ms}: with atomicity="prepared" it must be at least '
+            f"{LEAST_TIMEOUT_MS} ms, since {LEAST_LEFT_S:.0f} s of it are kept to end the parts, "
+            "also after a restart. Raise it (and transaction.max.timeout.ms of the brokers, if "
+            'that is less), or use atomicity="partition" for a new sink id'
+        )
 
 
 def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:

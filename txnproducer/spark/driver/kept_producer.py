@@ -1,4 +1,4 @@
-"""The driver's own producer of a partition's id, kept from one small batch to the next.
+"""The driver's own producer of an id, kept from one batch to the next.
 
 Why it exists: to make a producer and take its id costs as much as a small batch.
 
@@ -29,10 +29,12 @@ class KeptProducer:
 
     Args:
         ledger: of the sink.
+        name: the transactional id.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, name: str) -> None:
         self._ledger = ledger
+        self._name = name
         self._producer: TransactionalProducer | None = None
 
     @property
@@ -42,17 +44,17 @@ class KeptProducer:
 
     @contextmanager
     def held(self, settings: Mapping[str, Any]) -> Iterator[TransactionalProducer]:
-        """Hold the id of partition 0 for a block, and keep it after that.
+        """Hold the id for a block, and keep it after that.
 
         Raises:
             MissingRightError: Write on the id is missing.
             KafkaError: the cluster refused, or did not answer.
         """
         if self._producer is None:
-            name = self._ledger.transactional_id(0)
-            self._producer = TransactionalProducer.from_config(config_for(settings, name))
+            config = config_for(settings, self._name)
+            self._producer = TransactionalProducer.from_config(config)
             try:
-                with taking(self._ledger, name):
+                with taking(self._ledger, self._name):
                     self._producer.init_transactions()
             except BaseException:
                 self.let_go(0)
@@ -66,8 +68,8 @@ class KeptProducer:
             self.let_go(0)  # Ctrl-C
             raise
 
-    def __reduce__(self) -> tuple[type[KeptProducer], tuple[Ledger]]:
-        return KeptProducer, (self._ledger,)
+    def __reduce__(self) -> tuple[type[KeptProducer], tuple[Ledger, str]]:
+        return KeptProducer, (self._ledger, self._name)
 
     def let_go(self, timeout_s: float = CLOSE_AT_STOP_S) -> None:
         """Close the producer, if there is one."""

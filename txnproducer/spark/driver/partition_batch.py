@@ -86,10 +86,13 @@ class PartitionBatches:
         self._ledger = ledger
         self._cluster = cluster
         self._on_event = on_event
-        self.runs = Runs(ledger, settings.rules)
+        self.runs = self._runs_of(ledger, settings)
         self._small = SmallBatches(settings.driver_rows)
-        self._kept = KeptProducer(ledger)
+        self._kept = KeptProducer(ledger, ledger.transactional_id(0))
         self._needs_tasks = False
+
+    def _runs_of(self, ledger: Ledger, settings: SinkSettings) -> Runs:
+        return Runs(ledger, settings.rules)
 
     def check(self, batch_id: int, query_id: str) -> None:
         """Check, before the frame is planned, that the batch may be written. See `Runs.check`."""
@@ -133,7 +136,14 @@ class PartitionBatches:
         self._kept.let_go()
         if wanted is not None:
             frame = frame.repartition(wanted)
+        return self._write_by_tasks(frame, batch_id, query_id, began_s)
+
+    def _write_by_tasks(
+        self, frame: Any, batch_id: int, query_id: str, began_s: float
+    ) -> BatchReport:
+        """Write a batch by tasks. The arguments: see `write`."""
         # The number of writers and the run are known only later: they are in the orders.
+        wanted = self._settings.writers
         task = PartitionTask(self._batch_plan(LedgerBatch(batch_id, query_id, 0), run=0))
         partitions = partitions_of(frame, task, wanted)
         plan, done = self.plan(LedgerBatch(batch_id, query_id, max(1, partitions.count)))

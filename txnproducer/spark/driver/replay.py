@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from txnproducer.spark.errors import ReplayMismatchError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.rules import check_whole_replay
@@ -32,16 +33,34 @@ def report_replay(
     Args:
         entry: the committed batch.
         read: reads all partitions of the frame; returns rows and digest of each.
-        on_replay_mismatch: "keep" leaves the rows unread.
+        on_replay_mismatch: "keep" leaves the rows unread; "warn" reports that they differ.
         began_s: when the call began, by `time.monotonic`.
 
     Raises:
-        ReplayMismatchError: the rows differ.
+        ReplayMismatchError: the rows differ, and that is not allowed.
     """
+    has_other_rows = False
     _LOG.info("batch %d is committed already; it is not written again", entry.batch_id)
     if on_replay_mismatch != "keep":
         # Without this, a checkpoint that was set back, or a batch id given twice, loses new rows.
         found = list(read())
         rows, digest = sum(rows for rows, _ in found), total(digest for _, digest in found)
-        check_whole_replay(entry, rows, digest)
-    return report_found(entry.batch_id, entry.rows, entry.writers, time.monotonic() - began_s)
+        try:
+            check_whole_replay(entry, rows, digest)
+        except ReplayMismatchError:
+            if on_replay_mismatch != "warn":
+                raise
+            _LOG.warning(
+                "batch %d is wholly committed with %d rows, and comes again with %d, which are "
+                "others. They are not written: either the frame does not give the same rows "
+                "again, which harms nothing, or the checkpoint was set back, or the batch id was "
+                "given twice, and these rows were never written",
+                entry.batch_id,
+                entry.rows,
+                rows,
+            )
+            has_other_rows = True
+    seconds = time.monotonic() - began_s
+    return report_found(
+        entry.batch_id, entry.rows, entry.writers, seconds, has_other_rows=has_other_rows
+    )

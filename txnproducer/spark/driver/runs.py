@@ -62,12 +62,15 @@ class Runs:
 
     Attributes:
         taken_over: the entries that the last batch takes over, by partition.
+        atomicity: of the sinks that have such runs.
     """
+
+    atomicity = "partition"
 
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
         self._ledger = ledger
         self._rules = rules
-        self._first_look = FirstLook(ledger, rules)
+        self._first_look = FirstLook(ledger, rules, self.atomicity)
         self._taking = self._first_look.take_over
         self._plan: PlanEntry | None = None
         self._last: LedgerBatch | None = None
@@ -243,6 +246,7 @@ class Runs:
             # No other driver can commit a plan from here on, but one may just have done so.
             before = self._first_look.view().plan
             self._taking.check_plan(before, batch.query_id)
+            self._before_commit(settings)
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         if before is None or not entries:
@@ -250,6 +254,9 @@ class Runs:
         self._fence(range(plan.most_writers), settings)
         _LOG.info("run %d begins: %d id(s) taken", plan.run, plan.most_writers)
         return plan
+
+    def _before_commit(self, settings: Mapping[str, str]) -> None:
+        """Do what a run has to do while it holds the plan, before it takes other ids: nothing."""
 
     def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> None:
         """Take the id of whole batches after a plan, and check that none was committed.

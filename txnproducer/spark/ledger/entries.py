@@ -19,6 +19,9 @@ from txnproducer.spark.errors import LedgerError
 
 # Goes up with a change that an older version must not ignore: that version refuses the entry.
 FORMAT: Final = 1
+# Of a plan whose parts are prepared: an older version would take their ids before it reads the
+# decision.
+PREPARED_FORMAT: Final = 2
 MOST_METADATA_BYTES: Final = 4096  # the broker's offset.metadata.max.bytes
 
 
@@ -49,6 +52,8 @@ class LedgerEntry:
         digest: of those rows.
         at_ms: when the entry was written, by the writer's clock; shown to people, and None if
             unknown.
+        decision: with atomicity "prepared": the number of the decision that commits the
+            partition, 0 if its own commit decides; None in the other modes.
     """
 
     batch_id: int
@@ -58,6 +63,7 @@ class LedgerEntry:
     digest: str
     # Not compared: a replay is the same rows, at whatever time they were written.
     at_ms: int | None = field(default=None, compare=False)
+    decision: int | None = field(default=None, compare=False)
 
     def stored(self) -> OffsetAndMetadata:
         """Return the offset that stores this entry.
@@ -73,6 +79,7 @@ class LedgerEntry:
             digest=self.digest,
             # Entries of earlier versions have no time, and are written again without one.
             **({} if self.at_ms is None else {"at": self.at_ms}),
+            **({} if self.decision is None else {"decision": self.decision}),
         )
 
     @classmethod
@@ -91,6 +98,7 @@ class LedgerEntry:
             found["rows"],
             found["digest"],
             found.get("at"),
+            found.get("decision"),
         )
 
 
@@ -103,11 +111,13 @@ class PlanEntry:
             a batch that failed.
         query_id: of the query that the sink belongs to.
         most_writers: the largest number of partitions that ever wrote, or were about to.
+        is_prepared: whether the sink's parts are prepared and decided, see `decisions.py`.
     """
 
     run: int
     query_id: str
     most_writers: int
+    is_prepared: bool = False
 
     def stored(self) -> OffsetAndMetadata:
         """Return the offset that stores this entry.
@@ -115,7 +125,8 @@ class PlanEntry:
         Raises:
             LedgerError: the query id is too long.
         """
-        return _stored(self.run, query=self.query_id, most_writers=self.most_writers)
+        version = PREPARED_FORMAT if self.is_prepared else FORMAT
+        return _stored(self.run, version, query=self.query_id, most_writers=self.most_writers)
 
     @classmethod
     def parse(cls, group: str, stored: OffsetAndMetadata) -> PlanEntry:
@@ -125,13 +136,15 @@ class PlanEntry:
             LedgerError: the group holds something else, or a newer version of this package wrote
                 it.
         """
-        found = _fields(group, stored, {"query": str, "most_writers": int})
-        return cls(stored.offset, found["query"], found["most_writers"])
+        versions = (FORMAT, PREPARED_FORMAT)
+        found = _fields(group, stored, {"query": str, "most_writers": int}, versions)
+        is_prepared = found["v"] == PREPARED_FORMAT
+        return cls(stored.offset, found["query"], found["most_writers"], is_prepared)
 
 
-def _stored(number: int, **fields: Any) -> OffsetAndMetadata:
+def _stored(number: int, version: int = FORMAT, **fields: Any) -> OffsetAndMetadata:
     # Compact, since the broker's limit counts each byte.
-    text = json.dumps({"v": FORMAT, **fields}, separators=(",", ":"))
+    text = json.dumps({"v": version, **fields}, separators=(",", ":"))
     # Here, and not by the broker: it would refuse the offset only in the midst of the transaction.
     if len(text.encode()) > MOST_METADATA_BYTES:
         raise LedgerError(
@@ -140,16 +153,21 @@ def _stored(number: int, **fields: Any) -> OffsetAndMetadata:
     return OffsetAndMetadata(number, text)
 
 
-def _fields(group: str, stored: OffsetAndMetadata, kinds: dict[str, type]) -> dict[str, Any]:
+def _fields(
+    group: str,
+    stored: OffsetAndMetadata,
+    kinds: dict[str, type],
+    versions: tuple[int, ...] = (FORMAT,),
+) -> dict[str, Any]:
     try:
         fields = json.loads(stored.metadata)
         version = fields["v"]
-        if version == FORMAT:
-            # Fields that a later version adds to this format are ignored; `at` was one of them.
-            # Converted, so that a text in the place of a number raises, and the group is no
-            # ledger.
+        if version in versions:
+            # Fields that a later version adds to this format are ignored; `at` and `decision`
+            # were such. Converted, so that a text in the place of a number raises, and the group
+            # is no ledger.
             needed = {name: kind(fields[name]) for name, kind in kinds.items()}
-            return {**needed, "at": fields["at"]} if "at" in fields else needed
+            return {**fields, **needed}
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(
             f"the group {group} does not hold a ledger: its metadata is {stored.metadata!r}. "
@@ -158,5 +176,5 @@ def _fields(group: str, stored: OffsetAndMetadata, kinds: dict[str, type]) -> di
         ) from error
     raise LedgerError(
         f"the ledger group {group} has an entry of format {version!r}; this version reads format "
-        f"{FORMAT}: use the version that wrote it, or a newer one"
+        f"{' and '.join(map(str, versions))}: use the version that wrote it, or a newer one"
     )

@@ -36,18 +36,20 @@ _Entries: TypeAlias = dict[int, LedgerEntry]
 
 
 class FirstLook:
-    """Checks of a sink of atomicity "partition" that fence no task.
+    """Checks of a sink of atomicity "partition" or "prepared" that fence no task.
 
     Args:
         ledger: of the sink.
         rules: for entries that do not fit.
+        atomicity: of the sink.
 
     Attributes:
         take_over: the entries that this driver takes over from another query.
     """
 
-    def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
+    def __init__(self, ledger: Ledger, rules: LedgerRules, atomicity: str = "partition") -> None:
         self._ledger = ledger
+        self._atomicity = atomicity
         self._checked_groups = 0
         self.take_over = TakeOver(rules)
 
@@ -73,7 +75,11 @@ class FirstLook:
         # Each batch comes here, and rights do not have to be asked for again with each.
         if writers > self._checked_groups:
             more = map(self._ledger.group, range(self._checked_groups, writers))
-            check_groups(self._ledger, [self._ledger.plan_group, self._ledger.whole_group, *more])
+            ledger = self._ledger
+            own = [ledger.plan_group, ledger.whole_group]
+            if self._atomicity == "prepared":
+                own.append(ledger.decision_group(0))
+            check_groups(ledger, [*own, *more])
             self._checked_groups = writers
 
     def check_any_cut(self, partitions: int, batch_id: int, query_id: str) -> _Entries:
@@ -98,6 +104,9 @@ class FirstLook:
         try:
             self._check_entries(entries, batch_id, query_id)
         except TornBatchError:
+            # Parts that were decided are ended when the run begins, and looked at again then.
+            if self._atomicity == "prepared":
+                return entries
             # The last commits of the earlier batch may not be decided yet.
             entries = self._entries_when_decided(range(partitions)) or entries
             self._check_entries(entries, batch_id, query_id)
@@ -107,10 +116,10 @@ class FirstLook:
         """Look at the ledger. See `Ledger.look`.
 
         Raises:
-            LedgerError: the sink id is one of atomicity "batch".
+            LedgerError: the sink id is one of another atomicity.
         """
         view = self._ledger.look(partitions, **how)
-        check_one_atomicity(self._ledger, view, is_whole=False)
+        check_one_atomicity(self._ledger, view, self._atomicity)
         return view
 
     def known_partitions(self) -> int:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from txnproducer.admin import committed_offsets, group_ids
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer.spark.ledger.decisions import Decision, parse_decision, pieces_of
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
 
@@ -95,6 +96,10 @@ class Ledger:
     def plan_group(self) -> str:
         """The group that holds the plan."""
         return _group_of(self.plan_id)
+
+    def decision_group(self, piece: int) -> str:
+        """Return the group that holds a piece of the decision."""
+        return f"{self.plan_group}.{piece}"
 
     @property
     def whole_id(self) -> str:
@@ -196,6 +201,20 @@ class Ledger:
         stored = self._committed([group], waits_for_undecided=waits_for_undecided).get(group)
         return None if stored is None else LedgerEntry.parse(group, stored)
 
+    def read_decision(self) -> Decision | None:
+        """Return the last decision about prepared parts, or None if there is no whole one.
+
+        Only the holder of the plan's id can rely on it: nobody else can decide meanwhile.
+        """
+        first = self.decision_group(0)
+        found = self._committed([first], waits_for_undecided=True)
+        if not found:
+            return None
+        groups = [self.decision_group(piece) for piece in range(pieces_of(first, found[first]))]
+        # The first one again: all pieces are of one answer.
+        found = self._committed(groups, waits_for_undecided=True)
+        return parse_decision(first, [found[group] for group in groups if group in found])
+
     def _committed(
         self,
         groups: Iterable[str],
@@ -231,6 +250,11 @@ class Ledger:
     def write_plan(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
         """Add the plan to the producer's open transaction."""
         self._write(producer, self.plan_group, plan.stored())
+
+    def write_decision(self, producer: TransactionalProducer, decision: Decision) -> None:
+        """Add a decision to the producer's open transaction."""
+        for piece, stored in enumerate(decision.stored()):
+            self._write(producer, self.decision_group(piece), stored)
 
     def _write(
         self, producer: TransactionalProducer, group: str, stored: OffsetAndMetadata

@@ -171,7 +171,7 @@ class _OpenPartWriting:
         # Not waited for: the transaction of a killed attempt is undecided until this task takes
         # the id.
         view = writer.ledger.look([self.partition], waits_for_undecided=False)
-        check_one_atomicity(writer.ledger, view, is_whole=False)
+        check_one_atomicity(writer.ledger, view, "partition")
         writer.rules.check_plan(view.plan, self.query_id)
         writer.rules.fitting(view.entries, self.batch_id, self.query_id)
         if self.partition == 0:  # every batch has this one, and one task is enough

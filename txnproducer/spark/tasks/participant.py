@@ -122,27 +122,45 @@ class ParticipantTask:
         if order.lease is None:
             own.read()
             return Part(None, failure="", recovery="resume", **own.measured)
-        return _ParticipantWriting(self, order, order.lease, partition, own).run()
+        writing = ParticipantWriting(
+            self.settings, order.lease, partition, own, seeks_cause=order.seeks_cause
+        )
+        return writing.run(partition)
 
 
-class _ParticipantWriting:
-    """The work of one task that writes into the driver's transaction."""
+class ParticipantWriting:
+    """The work of one task that writes into a transaction which the driver holds.
+
+    Args:
+        settings: of the producer, by Java's names.
+        lease: of the transaction.
+        claim: of this task.
+        rows: of the task.
+        seeks_cause: see `ParticipantOrder`.
+    """
 
     def __init__(
         self,
-        task: ParticipantTask,
-        order: ParticipantOrder,
+        settings: Mapping[str, Any],
         lease: TransactionLease,
-        partition: int,
+        claim: int,
         rows: TaskRows,
+        *,
+        seeks_cause: bool,
     ) -> None:
-        self._task = task
-        self._order = order
+        self._settings = settings
         self._lease = lease
-        self._partition = partition
+        self._claim = claim
         self._rows = rows
+        self._seeks_cause = seeks_cause
 
-    def run(self) -> Part:
+    def run(self, place: int | None) -> Part:
+        """Write the rows, and return the part.
+
+        Args:
+            place: the partition of Kafka's for all rows; None: the column, key or load decide.
+        """
+        self._place = place
         rows = self._rows
         try:
             # Before the claim: only the first attempt has one, so the answer is known without the
@@ -157,16 +175,18 @@ class _ParticipantWriting:
         return Part(receipt, failure="", recovery="resume", **rows.measured)
 
     def take(self) -> AbstractContextManager[TransactionParticipant]:
+        """See `TaskSteps`."""
         with self._rows.timed("claim"):
             return closing(self._join())
 
     def replay(self) -> None:
-        """Find nothing: the driver gives no lease for a batch that is committed."""
+        """Find nothing: the driver gives no lease for rows that are committed."""
 
     def write(self, writer: TransactionParticipant) -> TransactionReceipt:
+        """See `TaskSteps`."""
         rows = self._rows
         with rows.timed("write"):
-            rows.send_to(writer, self._partition)
+            rows.send_to(writer, self._place)
         rows.tell("task_before_receipt")
         with rows.timed("receipt"):
             receipt = writer.receipt()
@@ -178,15 +198,15 @@ class _ParticipantWriting:
         return receipt
 
     def _join(self) -> TransactionParticipant:
-        config = config_for(self._task.settings, self._lease.transactional_id)
-        # The claim has the task's number, so a second process that writes the same part is
+        config = config_for(self._settings, self._lease.transactional_id)
+        # Each task has a claim of its own, so a second process that writes the same part is
         # refused.
-        return TransactionParticipant.from_config(self._lease, self._partition, config)
+        return TransactionParticipant.from_config(self._lease, self._claim, config)
 
     def _failed(self, error: KafkaError) -> Part:
         # Returned and not raised: Spark would run the task again, and a later attempt has no
         # claim.
-        text = f"partition {self._partition}: {type(error).__name__}: {error}"
+        text = f"partition {self._rows.partition}: {type(error).__name__}: {error}"
         recovery: Recovery = "fix" if _is_users(error) else error.recovery
         # Only then the driver has to find out whether another driver has taken the transaction, or
         # its time is up.
@@ -197,7 +217,7 @@ class _ParticipantWriting:
         attempt = attempt_number()
         if attempt == 0:
             return
-        if self._order.seeks_cause:
+        if self._seeks_cause:
             # Whether the input is whole does not matter: nothing is committed of it.
             self._rows.source.read()
         raise KafkaError(

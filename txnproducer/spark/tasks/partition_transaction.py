@@ -63,6 +63,7 @@ class BatchPlan:
         on_event: called with the task's events, in the task's process.
         taken_over: the entries that are ignored, by slot.
         slots: of the partitions; a partition that is not named has the slot of its own number.
+        decision: see `LedgerEntry`.
     """
 
     ledger: Ledger
@@ -77,6 +78,7 @@ class BatchPlan:
     on_event: OnEvent | None = None
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
     slots: Mapping[int, Slot] = field(default_factory=dict)
+    decision: int | None = None
 
     def write(self, partition: int, source: RecordSource) -> PartitionReport:
         """Write a partition, exactly once.
@@ -155,7 +157,9 @@ class OwnTransaction:
             self._slot.check(
                 plan.batch_id, self._partition, content, plan.rules.on_replay_mismatch
             )
-            entry = LedgerEntry(plan.batch_id, plan.query_id, plan.writers, *content)
+            entry = LedgerEntry(
+                plan.batch_id, plan.query_id, plan.writers, *content, decision=plan.decision
+            )
             with rows.timed("ledger"):
                 # After the rows, whose number and digest it holds.
                 plan.ledger.write(writer, self._slot.number, entry)

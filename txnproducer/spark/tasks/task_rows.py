@@ -41,14 +41,15 @@ class TaskRows:
 
     Attributes:
         source: of the rows.
+        partition: Spark's number of the task's partition.
     """
 
     def __init__(
         self, source: RecordSource, batch_id: int, partition: int, on_event: OnEvent | None
     ) -> None:
         self.source = source
+        self.partition = partition
         self._batch_id = batch_id
-        self._partition = partition
         self._on_event = on_event
         self._seconds: dict[str, float] = {}
 
@@ -115,4 +116,4 @@ class TaskRows:
             rows: how many it is about; None for those that were read.
         """
         rows = self.count if rows is None else rows
-        tell(self._on_event, event, self._batch_id, rows, self._partition)
+        tell(self._on_event, event, self._batch_id, rows, self.partition)

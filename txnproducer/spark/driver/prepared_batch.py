@@ -1,0 +1,336 @@
+"""Atomicity "prepared": tasks leave their parts open, and the driver decides about all of them.
+
+Why it exists: readers see a batch whole but for the milliseconds in which its parts are ended, and
+a batch that was decided never needs its frame again. Rows with keys need no shuffle.
+
+Owns: the driver's side of such a batch: the runs over its frame, the time that is left, the ends.
+Must not know: the decision's record (`prepared_runs.py`), how a task writes.
+
+Rules:
+* All parts are written, have their entry of the ledger, and have time left to be ended, before
+  the driver decides. Otherwise it aborts them all and begins again. The entry alone shows later
+  whether a part was committed, also when its id has moved on.
+* Nothing is aborted once the driver has begun to decide.
+* A batch of one part needs no decision: its own commit is one.
+* A part whose time was over before it was ended comes by replay, from the same rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final
+
+from txnproducer.errors import KafkaError
+from txnproducer.lease import TransactionReceipt
+from txnproducer.spark.driver.batch_retries import RunBounds, retrying
+from txnproducer.spark.driver.checks import LEAST_LEFT_S
+from txnproducer.spark.driver.frames import Partitions, partitions_of
+from txnproducer.spark.driver.partition_batch import PartitionBatches
+from txnproducer.spark.driver.prepared_runs import PreparedRuns
+from txnproducer.spark.driver.replay import report_replay
+from txnproducer.spark.driver.runs import MOST_AT_ONCE
+from txnproducer.spark.driver.whole_parts import refuse_failed, slowest
+from txnproducer.spark.errors import BatchTimedOutError, StaleRunError
+from txnproducer.spark.ledger.digest import total
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
+from txnproducer.spark.ledger.rules import added_up, is_whole
+from txnproducer.spark.ledger.slots import Content, Slot, assign_slots
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.options import SinkSettings
+from txnproducer.spark.reports import (
+    BatchReport,
+    OnEvent,
+    PartitionReport,
+    phases_since,
+    report_partitions,
+    tell,
+)
+from txnproducer.spark.session import executors_of, stop_raiser, tells_of_stop
+from txnproducer.spark.tasks.participant import Part
+from txnproducer.spark.tasks.partition_transaction import BatchPlan
+from txnproducer.spark.tasks.prepared_part import PreparedOrder, PreparedTask
+
+_LOG = logging.getLogger(__name__)
+
+_LEAST_SHARE: Final = 0.2
+
+
+class PreparedBatches(PartitionBatches):
+    """The batches of a sink of atomicity "prepared". The arguments: see `PartitionBatches`."""
+
+    runs: PreparedRuns
+
+    def _runs_of(self, ledger: Ledger, settings: SinkSettings) -> PreparedRuns:
+        return PreparedRuns(ledger, settings.rules)
+
+    def _batch_plan(self, batch: LedgerBatch, run: int) -> BatchPlan:
+        return replace(super()._batch_plan(batch, run), decision=0)
+
+    def _attempt(self, *args: Any) -> PartitionReport:
+        # The driver writes a small batch by a producer of its own, which takes this id.
+        self.runs.ids.let_go([0])
+        return super()._attempt(*args)
+
+    def close(self) -> None:
+        """Let go of all ids."""
+        super().close()
+        self.runs.let_go()
+
+    def _write_by_tasks(
+        self, frame: Any, batch_id: int, query_id: str, began_s: float
+    ) -> BatchReport:
+        settings = self._settings
+        task = PreparedTask(
+            self._cluster.producer_settings(),
+            settings.reader(self._cluster.partitions),
+            batch_id,
+            settings.on_replay_mismatch,
+            self._on_event,
+        )
+        partitions = partitions_of(frame, task, settings.writers)
+        batch = LedgerBatch(batch_id, query_id, max(1, partitions.count))
+        if not partitions.count:
+            # A frame that is empty by its plan runs no task, but the batch must be recorded.
+            report = self._write_small([], batch, began_s, stop_raiser(frame))
+            if report is not None:
+                return report
+        bounds = RunBounds(settings.max_runs, settings.max_losses, executors_of(frame))
+        runs = _BatchRuns(
+            self.runs,
+            task.settings,
+            settings.on_replay_mismatch,
+            self._on_event,
+            partitions,
+            batch,
+            bounds,
+            began_s,
+        )
+        report = retrying(partitions.raise_if_stopped, bounds)(runs.attempt)
+        self.runs.batch_done()
+        self._small.note(report.rows, report.size_bytes)
+        return report
+
+
+class _BatchRuns:
+    """The runs over the frame of one batch, until it is committed."""
+
+    def __init__(
+        self,
+        runs: PreparedRuns,
+        settings: Mapping[str, Any],
+        on_replay_mismatch: str,
+        on_event: OnEvent | None,
+        partitions: Partitions,
+        batch: LedgerBatch,
+        bounds: RunBounds,
+        began_s: float,
+    ) -> None:
+        self._runs = runs
+        self._settings = settings
+        self._timeout_ms = int(settings["transaction.timeout.ms"])
+        self._on_replay_mismatch = on_replay_mismatch
+        self._on_event = on_event
+        self._partitions = partitions
+        self._batch = batch
+        self._bounds = bounds
+        self._began_s = began_s
+        self._attempts = 0
+        # When the parts were leased, which is when the first of them can begin.
+        self._leased_s = 0.0
+        # Of the attempt that may be decided.
+        self._parts: list[Part] | None = None
+
+    def attempt(self) -> BatchReport:
+        """Write the batch and commit it, or find it committed, and return its report.
+
+        Raises:
+            SinkError: the ledger stops the batch.
+            KafkaError, Exception: the attempt failed; nothing of it is visible, or it is decided.
+        """
+        self._bounds.begin()
+        self._attempts += 1
+        _, done = self._runs.enter(self._batch, self._settings)
+        if is_whole(done):
+            return self._found(added_up(done))
+        order = self._order(done)
+        try:
+            parts = self._write(order)
+        except BaseException as error:
+            self._abort(order, error)
+            raise
+        self._parts = parts
+        ends_s = time.monotonic()
+        self._end(order, parts)
+        return self._report(parts, order, time.monotonic() - ends_s)
+
+    def _order(self, done: Mapping[int, LedgerEntry]) -> PreparedOrder:
+        """Lease a transaction to each task that has to write."""
+        writers = self._batch.writers
+        slots: Mapping[int, Slot] = {}
+        if done:
+            # The time of a decided part was over before it was ended. Its rows are needed again,
+            # and the entries of the others show whether the frame gives the same ones.
+            found: list[Content] = self._partitions.run(PreparedOrder())
+            slots = assign_slots(
+                self._batch.batch_id, done, dict(enumerate(found)), self._on_replay_mismatch
+            )
+        free = [slot for slot in range(writers) if slot not in done]
+        leases = self._runs.ids.lease(free, self._settings)
+        self._leased_s = time.monotonic()
+        return PreparedOrder(leases, slots, self._bounds.is_last)
+
+    def _write(self, order: PreparedOrder) -> list[Part]:
+        """Have the tasks write, and return their parts, by partition, if all can be decided."""
+        parts: list[Part] = self._partitions.run(order)
+        ours = _by_slot(order, parts)
+        refuse_failed(self._batch, list(ours.values()))
+        self._refuse_late(ours)
+        self._runs.ids.prepare(self._prepared(ours))
+        self._tell("batch_before_commit", ours)
+        self._partitions.raise_if_stopped()  # Spark reports a stop only to a thread that waits
+        return parts
+
+    def _prepared(
+        self, parts: Mapping[int, Part]
+    ) -> dict[int, tuple[TransactionReceipt, LedgerEntry]]:
+        batch = self._batch
+        # A single part's own commit decides.
+        decision = self._runs.next_decision if len(parts) > 1 else 0
+        return {
+            slot: (
+                part.receipt,
+                LedgerEntry(
+                    batch.batch_id,
+                    batch.query_id,
+                    batch.writers,
+                    part.rows,
+                    part.digest,
+                    decision=decision,
+                ),
+            )
+            for slot, part in parts.items()
+            if part.receipt is not None
+        }
+
+    def _refuse_late(self, parts: Mapping[int, Part]) -> None:
+        seconds = time.monotonic() - self._leased_s
+        timeout_s = self._timeout_ms / 1000
+        if timeout_s - seconds >= max(LEAST_LEFT_S, _LEAST_SHARE * timeout_s):
+            return
+        raise BatchTimedOutError(
+            f"batch {self._batch.batch_id} was aborted, and nothing of it is visible: its parts "
+            f"were open for {seconds:.1f} s{slowest(list(parts.values()))}, and "
+            f"transactionTimeout={self._timeout_ms} (ms) leaves too little time to end them "
+            'safely. With atomicity="prepared" the first part is open from the first task on to '
+            "the last one. Ways out: a larger transactionTimeout (up to the broker's "
+            "transaction.max.timeout.ms); smaller batches; more cores; or, for a new sink_id, "
+            'atomicity="partition", where each part has a time of its own'
+        )
+
+    def _abort(self, order: PreparedOrder, error: BaseException) -> None:
+        """Abort all parts of an attempt that nobody has decided."""
+        if not isinstance(error, Exception) or tells_of_stop(error):
+            self._runs.let_go()  # aborts, but does not wait for a dead broker
+            return
+        try:
+            self._runs.check_not_replaced()
+            self._runs.ids.abort(order.leases or ())
+        except StaleRunError:
+            self._runs.let_go()
+            raise
+        except KafkaError as found:
+            _LOG.info("the parts' ids are taken again: %s", found)
+            self._runs.let_go()
+
+    def _end(self, order: PreparedOrder, parts: list[Part]) -> None:
+        """Decide about the parts of a batch, and end them."""
+        ours = _by_slot(order, parts)
+        if len(ours) > 1:
+            self._runs.decide(self._batch, order.leases or {}, self._settings)
+            self._tell("batch_decided", ours)
+        try:
+            with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+                # Read to the end, so that an error in one of the threads is raised here.
+                list(pool.map(self._end_part, ours, ours.values()))
+        except BaseException:
+            # The next run ends the others; to let the ids go in good order would abort them.
+            self._runs.leave()
+            raise
+        self._tell("batch_after_commit", ours)
+
+    def _end_part(self, slot: int, part: Part) -> None:
+        batch_id = self._batch.batch_id
+        tell(self._on_event, "partition_before_commit", batch_id, part.rows, slot)
+        self._runs.ids.commit(slot)
+        tell(self._on_event, "partition_committed", batch_id, part.rows, slot)
+
+    def _found(self, entry: LedgerEntry) -> BatchReport:
+        """Return the report of a batch that is committed already."""
+        parts = self._parts
+        if parts is not None and _content(parts) == (entry.rows, entry.digest):
+            _LOG.warning("batch %d is committed, though its end said otherwise", entry.batch_id)
+            return self._report(parts, None, 0.0)
+
+        def read() -> list[Content]:
+            found: list[Content] = self._partitions.run(PreparedOrder())
+            return found
+
+        return report_replay(entry, read, self._on_replay_mismatch, self._began_s)
+
+    def _report(
+        self, parts: list[Part], order: PreparedOrder | None, ends_s: float
+    ) -> BatchReport:
+        open_s = time.monotonic() - self._leased_s
+        replayed = (
+            {}
+            if order is None
+            else {
+                partition: slot.found
+                for partition, slot in order.slots.items()
+                if slot.is_committed
+            }
+        )
+        reports = [
+            _report_of(number, part, replayed.get(number), open_s)
+            for number, part in enumerate(parts)
+        ]
+        phases = {**phases_since(self._began_s, self._leased_s)}
+        report = report_partitions(self._batch.batch_id, reports, phases, self._timeout_ms)
+        is_decided = len(parts) - len(replayed) > 1
+        return replace(
+            report,
+            transactions=report.transactions + is_decided,
+            # Its own sum, since it is a part of `driver.tasks`.
+            phases={**report.phases, "driver.ends": ends_s},
+            retries=self._attempts - 1,
+        )
+
+    def _tell(self, event: str, parts: Mapping[int, Part]) -> None:
+        rows = sum(part.rows for part in parts.values())
+        tell(self._on_event, event, self._batch.batch_id, rows)
+
+
+def _by_slot(order: PreparedOrder, parts: list[Part]) -> dict[int, Part]:
+    """Return the parts that the order's leases are for, by slot."""
+    slots = [(order.slots.get(number) or Slot(number)).number for number in range(len(parts))]
+    by_slot = dict(zip(slots, parts, strict=True))
+    return {slot: by_slot[slot] for slot in order.leases or ()}
+
+
+def _content(parts: list[Part]) -> Content:
+    return sum(part.rows for part in parts), total(part.digest for part in parts)
+
+
+def _report_of(
+    number: int, part: Part, committed: Content | None, open_s: float
+) -> PartitionReport:
+    if committed is not None:
+        rows, digest = committed
+        return PartitionReport(number, rows, 0, digest, True, part.seconds)
+    return PartitionReport(
+        number, part.rows, part.size_bytes, part.digest, False, part.seconds, open_s
+    )

@@ -1,0 +1,192 @@
+"""The runs of a sink whose parts are prepared: the decision, and its roll-forward.
+
+Why it exists: between the decision about a batch and the end of its last part anything may happen.
+The record of the decision is all that is needed to go on: the parts are ended by their leases, by
+whichever driver finds it, without the frame.
+
+Owns: the plan's id while batches go on, the decision, the order of a take-over. Must not know:
+Spark's frames, how a part is written.
+
+Rules (beside those of `runs.py`):
+* A take-over takes the plan's id, reads the decision, ends every decided part by its lease, and
+  only then takes the parts' ids, which aborts what nobody has decided.
+* As long as it is not clear of a decided part that it was ended, no id is taken.
+* A decision without a clear answer is nobody's to undo: the parts are left as they are, and the
+  next take-over reads what was decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from txnproducer.lease import TransactionLease
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.kept_producer import KeptProducer
+from txnproducer.spark.driver.part_ids import PartIds, end_by_lease
+from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.ledger.decisions import Decision
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.rules import LedgerRules, check_run
+from txnproducer.spark.ledger.store import Ledger
+
+_LOG = logging.getLogger(__name__)
+
+
+class PreparedRuns(Runs):
+    """The driver's hold on the plan of a sink and on the ids of its parts.
+
+    Args:
+        ledger: of the sink.
+        rules: for entries that do not fit.
+
+    Attributes:
+        ids: of the parts.
+        next_decision: the number of the decision to come.
+    """
+
+    atomicity = "prepared"
+
+    def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
+        super().__init__(ledger, rules)
+        self.ids = PartIds(ledger)
+        self.next_decision = 1
+        self._planner = KeptProducer(ledger, ledger.plan_id)
+        # Kept when the ids are let go, to notice another driver.
+        self._begun: PlanEntry | None = None
+
+    def enter(
+        self, batch: LedgerBatch, settings: Mapping[str, str]
+    ) -> tuple[int, dict[int, LedgerEntry]]:
+        """See `Runs.enter`. A batch that goes on asks nothing.
+
+        If the batch before was not finished, nothing that this driver remembers counts.
+        """
+        if self._planner.is_held and self.goes_on(batch):
+            return self.go_on(batch), {}
+        self._plan = self._begun = None
+        run = super().enter(batch, settings)
+        self._begun = self._plan
+        return run
+
+    def decide(
+        self,
+        batch: LedgerBatch,
+        leases: Mapping[int, TransactionLease],
+        settings: Mapping[str, str],
+    ) -> None:
+        """Commit the decision that all these parts are committed.
+
+        Args:
+            batch: the batch.
+            leases: of the parts that are written, by slot.
+            settings: the producer's, by Java's names.
+
+        Raises:
+            KafkaError: it is not certain whether it is decided; every id was let go.
+        """
+        is_v2 = next(iter(leases.values())).is_transaction_v2
+        parts = {slot: lease.producer for slot, lease in leases.items()}
+        decision = Decision(self.next_decision, batch, is_v2, parts)
+        plan = self._plan
+        try:
+            with self._planning(settings) as producer, producer.transaction():
+                # The plan as well, so that it expires no sooner than the decision.
+                if plan is not None:
+                    self._ledger.write_plan(producer, plan)
+                self._ledger.write_decision(producer, decision)
+        except BaseException:
+            self.leave()
+            raise
+        self.next_decision += 1
+        self._planned_s = time.monotonic()
+
+    def check_not_replaced(self) -> None:
+        """Check that no other driver has begun a run.
+
+        Raises:
+            StaleRunError: one has.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        begun = self._begun
+        if begun is not None:
+            found, _ = self._ledger.read(waits_for_undecided=False)
+            check_run(found, begun.run, begun.query_id)
+
+    def leave(self) -> None:
+        """Let go of all ids, and abort nothing: the parts may be decided."""
+        self._plan = None
+        self.ids.leave()
+        self._planner.let_go(0)
+
+    def let_go(self) -> None:
+        """Let go of all ids. What is open under them is aborted."""
+        self._plan = None
+        self.ids.let_go()
+        self._planner.let_go()
+
+    def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
+        """See `Runs.refresh`. Decided parts are ended first."""
+        self.let_go()
+        with self._planning(settings):
+            self._roll_forward(settings)
+        self._planner.let_go()
+        return super().refresh(query_id, settings)
+
+    # --- steps of `Runs`, done by ids that are kept ---------------------------------------------
+
+    def _is_last_done(self, *, waits_for_undecided: bool = True) -> bool:
+        del waits_for_undecided
+        return self._last is None or self._is_last_reported
+
+    def _next_plan(self, before: PlanEntry | None, batch: LedgerBatch, known: int) -> PlanEntry:
+        return replace(super()._next_plan(before, batch, known), is_prepared=True)
+
+    def _check_before_harm(self, batch: LedgerBatch, partitions: int) -> dict[int, LedgerEntry]:
+        # A batch that is committed in part may be decided, and then it is whole in a moment.
+        most = max(partitions, batch.writers)
+        return self._first_look.check_any_cut(most, batch.batch_id, batch.query_id)
+
+    def _before_commit(self, settings: Mapping[str, str]) -> None:
+        self._roll_forward(settings)
+
+    def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
+        self.ids.take(partitions, settings)
+
+    @contextmanager
+    def _planning(self, settings: Mapping[str, str]) -> Iterator[TransactionalProducer]:
+        with self._planner.held(settings) as producer:
+            yield producer
+
+    def _roll_forward(self, settings: Mapping[str, str]) -> None:
+        """End the parts that are decided and still open. The plan's id must be held.
+
+        Raises:
+            KafkaError: it is not clear of a part that it was ended. No id may be taken then.
+        """
+        decision = self._ledger.read_decision()
+        if decision is None:
+            self.next_decision = 1
+            return
+        self.next_decision = decision.number + 1
+        # Not waited for: a part of a later batch, which nobody has decided, would keep its entry
+        # undecided until its id is taken.
+        _, entries = self._ledger.read(decision.parts, waits_for_undecided=False)
+        left = {
+            slot: lease
+            for slot, lease in decision.leases(self._ledger.transactional_id).items()
+            if not decision.has_committed(entries.get(slot))
+        }
+        if not left:
+            return
+        _LOG.info(
+            "batch %d is decided, and %d of its %d parts are not ended yet",
+            decision.batch.batch_id,
+            len(left),
+            len(decision.parts),
+        )
+        for slot, error in end_by_lease(left, settings).items():
+            _LOG.warning("part %d of batch %d: %s", slot, decision.batch.batch_id, error)

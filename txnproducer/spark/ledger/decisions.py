@@ -1,0 +1,148 @@
+"""The decision about the prepared parts of a batch: a durable format that outlives this program.
+
+Why it exists: with atomicity "prepared" each part is a transaction that its task leaves open. The
+decision is one record that names all of them. When it is committed, the batch is: whoever finds it
+ends the parts that are still open, by their leases, without the frame.
+
+Owns: the record, its text, its cut into offsets. Must not know: where offsets are stored, how
+parts are ended.
+
+The record is the decision's number, its batch and, for each part, slot, producer id and epoch, as
+compact JSON. An offset's metadata holds 4,096 bytes, so the text is cut into pieces, one for each
+of as many groups. Each piece has the count of pieces and the digest of the whole text, and the
+record counts only if all of them are there and agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TransactionLease
+from txnproducer.spark.errors import LedgerError
+from txnproducer.spark.ledger.entries import MOST_METADATA_BYTES, LedgerBatch, LedgerEntry
+
+FORMAT: Final = 1
+# Of the text in one offset. It is quoted once more, and its own quotes are few.
+_MOST_OF_TEXT: Final = MOST_METADATA_BYTES - 400
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision to commit the prepared parts of a batch.
+
+    Attributes:
+        number: counts a sink's decisions, from 1.
+        batch: which one; its `writers` include parts that an earlier decision has committed.
+        is_transaction_v2: the version of the parts' transactions (KIP-890).
+        parts: the parts' producers, by slot.
+    """
+
+    number: int
+    batch: LedgerBatch
+    is_transaction_v2: bool
+    parts: Mapping[int, ProducerIdAndEpoch]
+
+    def leases(self, id_of: Callable[[int], str]) -> dict[int, TransactionLease]:
+        """Return the leases by which the parts are ended, by slot.
+
+        Args:
+            id_of: returns the transactional id of a slot.
+        """
+        return {
+            slot: TransactionLease(id_of(slot), producer, self.is_transaction_v2, is_started=True)
+            for slot, producer in self.parts.items()
+        }
+
+    def has_committed(self, entry: LedgerEntry | None) -> bool:
+        """Return whether a slot's entry shows that this decision's part of it is committed."""
+        return (
+            entry is not None
+            and entry.decision == self.number
+            and (entry.batch_id, entry.query_id) == (self.batch.batch_id, self.batch.query_id)
+        )
+
+    def stored(self) -> list[OffsetAndMetadata]:
+        """Return the offsets that store this record, one for each group.
+
+        Raises:
+            LedgerError: the query id is too long.
+        """
+        parts = [
+            [slot, one.producer_id, one.producer_epoch] for slot, one in sorted(self.parts.items())
+        ]
+        batch = [self.batch.batch_id, self.batch.query_id, self.batch.writers]
+        # ASCII, so that characters are bytes.
+        text = _compact({"batch": batch, "v2": self.is_transaction_v2, "parts": parts})
+        pieces = [text[at : at + _MOST_OF_TEXT] for at in range(0, len(text), _MOST_OF_TEXT)]
+        head = {"v": FORMAT, "of": len(pieces), "digest": _digest(text)}
+        texts = [_compact({**head, "text": piece}) for piece in pieces]
+        if any(len(one) > MOST_METADATA_BYTES for one in texts):
+            raise LedgerError(
+                f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes"
+            )
+        return [OffsetAndMetadata(self.number, one) for one in texts]
+
+
+def pieces_of(group: str, first: OffsetAndMetadata) -> int:
+    """Return into how many offsets a decision is cut, by the first one.
+
+    Raises:
+        LedgerError: it is none, or a newer version of this package wrote it.
+    """
+    return _piece(group, first)[0]
+
+
+def parse_decision(group: str, stored: Sequence[OffsetAndMetadata]) -> Decision | None:
+    """Read a stored decision.
+
+    Args:
+        group: of the first offset, for errors.
+        stored: the offsets of all groups that have one, in their order.
+
+    Returns:
+        The decision, or None if it is not whole: then nothing was decided.
+
+    Raises:
+        LedgerError: an offset holds something else, or a newer version of this package wrote it.
+    """
+    found = [_piece(group, one) for one in stored]
+    if len({one.offset for one in stored}) != 1 or len({head[:2] for head in found}) != 1:
+        return None
+    total, digest, _ = found[0]
+    text = "".join(piece for _, _, piece in found)
+    if len(found) != total or _digest(text) != digest:
+        return None
+    # Only now: a text with the right digest is one that `stored` has made.
+    fields = json.loads(text)
+    parts = {slot: ProducerIdAndEpoch(number, epoch) for slot, number, epoch in fields["parts"]}
+    return Decision(stored[0].offset, LedgerBatch(*fields["batch"]), fields["v2"], parts)
+
+
+def _piece(group: str, stored: OffsetAndMetadata) -> tuple[int, str, str]:
+    try:
+        fields = json.loads(stored.metadata)
+        version = fields["v"]
+        if version == FORMAT:
+            return int(fields["of"]), str(fields["digest"]), str(fields["text"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(
+            f"the group {group} does not hold a decision: its metadata is {stored.metadata!r}. "
+            "Groups named __txn.* are the sink's own; no consumer may use them"
+        ) from error
+    raise LedgerError(
+        f"the group {group} has a decision of format {version!r}; this version reads format "
+        f"{FORMAT}: use the version that wrote it, or a newer one"
+    )
+
+
+def _compact(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode())
