@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from integration.brokers import MODES
 from integration.spark_frames import Strike, expected, keyed, keyless, seen, wait_for
 from txnproducer import InvalidConfigurationError
 from txnproducer.errors import KafkaTimeoutError
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, SinkError, StaleRunError
 from txnproducer.spark.driver import prepared_batch
-from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
+from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, EndResult
 from txnproducer.spark.ledger.store import Ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -40,33 +41,39 @@ class DeadDriverError(BaseException):
 
 
 @contextmanager
-def killed(monkeypatch, owner, method, *, after_calls=0, is_before=True):
-    """Kill the driver of a block at a call of a method. It aborts nothing then, and ends nothing.
+def killed_before_deciding(monkeypatch):
+    """Kill the driver of a block when all parts are written. A dead one aborts nothing."""
+    with monkeypatch.context() as patch:
+        patch.setattr(PreparedRuns, "decide", _die)
+        with suppress(DeadDriverError):
+            yield
+            pytest.fail("the driver was not killed")
 
-    Args:
-        after_calls: how many calls succeed before.
-        is_before: whether it dies before that call, and not after it.
-    """
-    calls = []
-    real = getattr(owner, method)
 
-    def die(self, *args, **settings):
-        calls.append(args)
-        if len(calls) <= after_calls:
-            return real(self, *args, **settings)
-        if not is_before:
-            real(self, *args, **settings)
+@contextmanager
+def killed_between_ends(monkeypatch, ended):
+    """Kill the driver of a block when it has ended as many parts."""
+    real = CoordinatorClient.end_ids
+
+    def die(self, leases, *, is_commit, timeout_ms):
+        assert is_commit, "a part that is decided is aborted"
+        real(self, list(leases)[:ended], is_commit=True, timeout_ms=timeout_ms)
         raise DeadDriverError
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, method, die)
-        # A process that is gone closes nothing in good order.
-        patch.setattr(PartIds, "let_go", lambda self, *_: self.leave())
-        try:
+        patch.setattr(CoordinatorClient, "end_ids", die)
+        with suppress(DeadDriverError):
             yield
-        except DeadDriverError:
-            return
-    pytest.fail("the driver was not killed")
+            pytest.fail("the driver was not killed")
+
+
+def _die(*_):
+    raise DeadDriverError
+
+
+def unanswered(self, leases, **_):
+    error = KafkaTimeoutError("no answer")
+    return {each.transactional_id: EndResult(error, ProducerIdAndEpoch.NONE) for each in leases}
 
 
 def others(spark, count):
@@ -116,7 +123,7 @@ def test_empty_and_small_batches_are_recorded_beside_large_ones(spark, kafka, to
 def test_a_decided_batch_is_completed_without_its_frame(
     spark, kafka, topic, sink, monkeypatch, ended, is_with_driver_rows
 ):
-    with killed(monkeypatch, PartIds, "commit", after_calls=ended):
+    with killed_between_ends(monkeypatch, ended):
         sink().write(keyed(spark, 60), 0)
     # Neither the same rows nor as many partitions: the frame is not asked for them.
     restarted = sink(driver_rows=1000) if is_with_driver_rows else sink()
@@ -128,7 +135,7 @@ def test_a_decided_batch_is_completed_without_its_frame(
 
 
 def test_a_batch_that_was_not_decided_leaves_no_row(spark, kafka, topic, sink, monkeypatch):
-    with killed(monkeypatch, PreparedRuns, "decide"):
+    with killed_before_deciding(monkeypatch):
         sink().write(keyed(spark, 60), 0)
     restarted = sink()
     assert restarted.write(others(spark, 30), 0).transactions == 5
@@ -139,14 +146,14 @@ def test_the_next_batch_of_a_decided_one_completes_it_as_well(
     spark, kafka, topic, sink, monkeypatch
 ):
     # As with a checkpoint that Spark has moved on, or a job that counts by date.
-    with killed(monkeypatch, PartIds, "commit", after_calls=1):
+    with killed_between_ends(monkeypatch, 1):
         sink().write(keyed(spark, 60), 0)
     sink().write(keyless(spark, 10, first=60), 1)
     wait_for(kafka, topic, expected(70))
 
 
 def test_a_refresh_completes_a_decided_batch(spark, kafka, topic, sink, monkeypatch):
-    with killed(monkeypatch, PartIds, "commit", after_calls=1):
+    with killed_between_ends(monkeypatch, 1):
         sink().write(keyed(spark, 60), 0)
     restarted = sink()
     assert restarted.refresh_ledger() == 3
@@ -159,14 +166,11 @@ def test_a_refresh_completes_a_decided_batch(spark, kafka, topic, sink, monkeypa
 def test_a_roll_forward_that_fails_takes_no_id_and_is_repeated(
     spark, kafka, topic, sink, monkeypatch
 ):
-    with killed(monkeypatch, PartIds, "commit", after_calls=1):
+    with killed_between_ends(monkeypatch, 1):
         sink().write(keyed(spark, 60), 0)
     restarted = sink(max_runs=1)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "txnproducer.spark.driver.prepared_runs.end_by_lease",
-            lambda *_: (_ for _ in ()).throw(KafkaTimeoutError("no answer")),
-        )
+        patch.setattr(CoordinatorClient, "end_ids", unanswered)
         with pytest.raises(KafkaTimeoutError):
             restarted.write(others(spark, 30), 0)
     assert restarted.write(others(spark, 30), 0).transactions == 0
@@ -198,18 +202,17 @@ def test_a_decision_in_doubt_is_read_by_the_next_run(
 
 
 def test_an_end_without_an_answer_is_repeated_by_lease(spark, kafka, topic, sink, monkeypatch):
-    real, calls = PartIds.commit, []
+    real, ended = CoordinatorClient.end_ids, []
 
-    def lost(self, slot):
-        calls.append(slot)
-        if slot == 1:
-            raise KafkaTimeoutError("no answer")
-        real(self, slot)
+    def lost(self, leases, *, is_commit, timeout_ms):
+        ended.append(sorted(lease.transactional_id for lease in leases))
+        found = real(self, leases, is_commit=is_commit, timeout_ms=timeout_ms)
+        return unanswered(self, leases) if len(ended) == 1 else found
 
-    monkeypatch.setattr(PartIds, "commit", lost)
+    monkeypatch.setattr(CoordinatorClient, "end_ids", lost)
     report = sink().write(keyed(spark, 60), 0)
     assert (report.rows, report.retries) == (60, 1)
-    assert sorted(calls) == [0, 1, 2], "the frame was written once"
+    assert len(ended[0]) == 3
     wait_for(kafka, topic, expected(60))
 
 
@@ -222,7 +225,7 @@ def test_a_part_whose_time_was_over_comes_by_replay_from_the_same_rows(
     monkeypatch.setattr("txnproducer.spark.driver.checks.LEAST_TIMEOUT_MS", 1)
     monkeypatch.setattr(prepared_batch, "LEAST_LEFT_S", 0.1)
     options = {"transactionTimeout": "8000"}
-    with killed(monkeypatch, PartIds, "commit", after_calls=1):
+    with killed_between_ends(monkeypatch, 1):
         sink(options=options).write(keyed(spark, 60), 0)
     deadline = time.monotonic() + 60
     while any(part.is_open for part in sink().status().partitions.values()):

@@ -20,21 +20,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
 from txnproducer.errors import KafkaError
-from txnproducer.lease import TransactionReceipt
 from txnproducer.spark.driver.batch_retries import RunBounds, retrying
 from txnproducer.spark.driver.checks import LEAST_LEFT_S
 from txnproducer.spark.driver.frames import Partitions, partitions_of
 from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.replay import report_replay
-from txnproducer.spark.driver.runs import MOST_AT_ONCE
 from txnproducer.spark.driver.whole_parts import refuse_failed, slowest
-from txnproducer.spark.errors import BatchTimedOutError, StaleRunError
+from txnproducer.spark.errors import BatchTimedOutError, CommitIncompleteError, StaleRunError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.rules import added_up, is_whole
@@ -49,7 +46,7 @@ from txnproducer.spark.reports import (
     report_partitions,
     tell,
 )
-from txnproducer.spark.session import executors_of, stop_raiser, tells_of_stop
+from txnproducer.spark.session import executors_of, stop_raiser
 from txnproducer.spark.tasks.participant import Part
 from txnproducer.spark.tasks.partition_transaction import BatchPlan
 from txnproducer.spark.tasks.prepared_part import PreparedOrder, PreparedTask
@@ -72,22 +69,24 @@ class PreparedBatches(PartitionBatches):
 
     def _attempt(self, *args: Any) -> PartitionReport:
         # The driver writes a small batch by a producer of its own, which takes this id.
-        self.runs.ids.let_go([0])
+        self.runs.ids.forget([0])
         return super()._attempt(*args)
 
     def close(self) -> None:
         """Let go of all ids."""
         super().close()
-        self.runs.let_go()
+        self.runs.close()
 
     def _write_by_tasks(
         self, frame: Any, batch_id: int, query_id: str, began_s: float
     ) -> BatchReport:
         settings = self._settings
         task = PreparedTask(
+            self._ledger,
             self._cluster.producer_settings(),
             settings.reader(self._cluster.partitions),
             batch_id,
+            query_id,
             settings.on_replay_mismatch,
             self._on_event,
         )
@@ -181,7 +180,9 @@ class _BatchRuns:
         free = [slot for slot in range(writers) if slot not in done]
         leases = self._runs.ids.lease(free, self._settings)
         self._leased_s = time.monotonic()
-        return PreparedOrder(leases, slots, self._bounds.is_last)
+        # A single part's own commit decides.
+        decision = self._runs.next_decision if len(free) > 1 else 0
+        return PreparedOrder(leases, writers, decision, slots, self._bounds.is_last)
 
     def _write(self, order: PreparedOrder) -> list[Part]:
         """Have the tasks write, and return their parts, by partition, if all can be decided."""
@@ -189,32 +190,9 @@ class _BatchRuns:
         ours = _by_slot(order, parts)
         refuse_failed(self._batch, list(ours.values()))
         self._refuse_late(ours)
-        self._runs.ids.prepare(self._prepared(ours))
         self._tell("batch_before_commit", ours)
         self._partitions.raise_if_stopped()  # Spark reports a stop only to a thread that waits
         return parts
-
-    def _prepared(
-        self, parts: Mapping[int, Part]
-    ) -> dict[int, tuple[TransactionReceipt, LedgerEntry]]:
-        batch = self._batch
-        # A single part's own commit decides.
-        decision = self._runs.next_decision if len(parts) > 1 else 0
-        return {
-            slot: (
-                part.receipt,
-                LedgerEntry(
-                    batch.batch_id,
-                    batch.query_id,
-                    batch.writers,
-                    part.rows,
-                    part.digest,
-                    decision=decision,
-                ),
-            )
-            for slot, part in parts.items()
-            if part.receipt is not None
-        }
 
     def _refuse_late(self, parts: Mapping[int, Part]) -> None:
         seconds = time.monotonic() - self._leased_s
@@ -233,40 +211,40 @@ class _BatchRuns:
 
     def _abort(self, order: PreparedOrder, error: BaseException) -> None:
         """Abort all parts of an attempt that nobody has decided."""
-        if not isinstance(error, Exception) or tells_of_stop(error):
-            self._runs.let_go()  # aborts, but does not wait for a dead broker
+        if not isinstance(error, Exception):
+            self._runs.leave()  # Ctrl-C: the next run aborts them
             return
         try:
             self._runs.check_not_replaced()
-            self._runs.ids.abort(order.leases or ())
-        except StaleRunError:
-            self._runs.let_go()
-            raise
+            self._runs.ids.end(order.leases or {}, self._settings, is_commit=False)
         except KafkaError as found:
+            self._runs.leave()
+            if isinstance(found, StaleRunError):
+                raise
             _LOG.info("the parts' ids are taken again: %s", found)
-            self._runs.let_go()
 
     def _end(self, order: PreparedOrder, parts: list[Part]) -> None:
         """Decide about the parts of a batch, and end them."""
         ours = _by_slot(order, parts)
-        if len(ours) > 1:
-            self._runs.decide(self._batch, order.leases or {}, self._settings)
-            self._tell("batch_decided", ours)
+        leases = {slot: part.lease for slot, part in ours.items() if part.lease is not None}
         try:
-            with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-                # Read to the end, so that an error in one of the threads is raised here.
-                list(pool.map(self._end_part, ours, ours.values()))
+            if len(ours) > 1:
+                self._runs.decide(self._batch, leases, self._settings)
+                self._tell("batch_decided", ours)
+            over = self._runs.ids.end(leases, self._settings, is_commit=True)
         except BaseException:
-            # The next run ends the others; to let the ids go in good order would abort them.
-            self._runs.leave()
+            self._runs.leave()  # the next run reads the decision, and ends what is left
             raise
+        if over:
+            self._runs.leave()
+            slot, error = next(iter(over.items()))
+            raise CommitIncompleteError(
+                f"batch {self._batch.batch_id}: the transaction of part {slot} was over before "
+                f"its end ({error}), and that of {len(over) - 1} others; the same batch again "
+                "completes it",
+                recovery="restart",
+            ) from error
         self._tell("batch_after_commit", ours)
-
-    def _end_part(self, slot: int, part: Part) -> None:
-        batch_id = self._batch.batch_id
-        tell(self._on_event, "partition_before_commit", batch_id, part.rows, slot)
-        self._runs.ids.commit(slot)
-        tell(self._on_event, "partition_committed", batch_id, part.rows, slot)
 
     def _found(self, entry: LedgerEntry) -> BatchReport:
         """Return the report of a batch that is committed already."""

@@ -26,7 +26,7 @@ from dataclasses import replace
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.kept_producer import KeptProducer
-from txnproducer.spark.driver.part_ids import PartIds, end_by_lease
+from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
@@ -117,20 +117,19 @@ class PreparedRuns(Runs):
             check_run(found, begun.run, begun.query_id)
 
     def leave(self) -> None:
-        """Let go of all ids, and abort nothing: the parts may be decided."""
+        """Hold no id any more, and abort nothing: the parts may be decided."""
         self._plan = None
-        self.ids.leave()
+        self.ids.forget()
         self._planner.let_go(0)
 
-    def let_go(self) -> None:
-        """Let go of all ids. What is open under them is aborted."""
-        self._plan = None
-        self.ids.let_go()
-        self._planner.let_go()
+    def close(self) -> None:
+        """Hold no id any more, and close all connections."""
+        self.leave()
+        self.ids.close()
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """See `Runs.refresh`. Decided parts are ended first."""
-        self.let_go()
+        self.leave()
         with self._planning(settings):
             self._roll_forward(settings)
         self._planner.let_go()
@@ -188,5 +187,5 @@ class PreparedRuns(Runs):
             len(left),
             len(decision.parts),
         )
-        for slot, error in end_by_lease(left, settings).items():
+        for slot, error in self.ids.end(left, settings, is_commit=True).items():
             _LOG.warning("part %d of batch %d: %s", slot, decision.batch.batch_id, error)

@@ -64,6 +64,7 @@ class Part:
         recovery: from that failure; see `KafkaError`.
         seconds: by phase: claim, write, receipt.
         is_lost: whether it failed because another driver has the transaction, or it timed out.
+        lease: by which a part that is a transaction of its own is ended; None in a whole batch.
     """
 
     receipt: TransactionReceipt | None
@@ -74,6 +75,7 @@ class Part:
     recovery: Recovery
     seconds: Mapping[str, float]
     is_lost: bool = False
+    lease: TransactionLease | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class ParticipantWriting:
             return self._failed(error)
         # Not inside the `try`: an error of the hook must not be taken for a failed part.
         rows.tell("task_after_receipt")
-        return Part(receipt, failure="", recovery="resume", **rows.measured)
+        return self._written(receipt)
 
     def take(self) -> AbstractContextManager[TransactionParticipant]:
         """See `TaskSteps`."""
@@ -202,6 +204,9 @@ class ParticipantWriting:
         # Each task has a claim of its own, so a second process that writes the same part is
         # refused.
         return TransactionParticipant.from_config(self._lease, self._claim, config)
+
+    def _written(self, receipt: TransactionReceipt) -> Part:
+        return Part(receipt, failure="", recovery="resume", **self._rows.measured)
 
     def _failed(self, error: KafkaError) -> Part:
         # Returned and not raised: Spark would run the task again, and a later attempt has no

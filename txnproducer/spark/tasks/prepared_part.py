@@ -5,18 +5,24 @@ Until then a part can be aborted, and after that it can be ended by its lease al
 
 Owns: the task's side of the protocol. Must not know: the decision, the driver, other parts.
 
-Rules: those of `participant.py`. The claim keeps every later attempt out, and with its receipt the
-task has written all that it ever will.
+Rules (beside those of `participant.py`, whose claim keeps every later attempt out):
+* The part's entry of the ledger goes into the part's own transaction, before the decision. It
+  alone shows later whether that transaction was committed, also when its id has moved on.
+* The lease that the task gives back is for the end alone: nobody can write into the part any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.slots import Content, Slot
+from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.schema import RowReader
@@ -31,11 +37,15 @@ class PreparedOrder:
     Attributes:
         leases: by slot; a partition whose slot has none writes nothing. None to only read the
             rows.
+        writers: how many partitions write the batch.
+        decision: the number of the decision to come; 0 if the part's own commit decides.
         slots: of the partitions, where the driver has matched them; see `slots.py`.
         seeks_cause: see `ParticipantOrder`.
     """
 
     leases: Mapping[int, TransactionLease] | None = None
+    writers: int = 0
+    decision: int = 0
     slots: Mapping[int, Slot] = field(default_factory=dict)
     seeks_cause: bool = False
 
@@ -45,17 +55,21 @@ class PreparedTask:
     """The work of a task. See `frames.Work`.
 
     Attributes:
+        ledger: of the sink.
         settings: of the producer, by Java's names.
         reader: turns rows into records.
         batch_id: of the batch.
+        query_id: of the query that the batch belongs to.
         on_replay_mismatch: see `SinkSettings`.
         on_event: called with the task's events, in the task's process.
     """
 
+    ledger: Ledger
     # Not in the repr: they may hold a password.
     settings: Mapping[str, Any] = field(repr=False)
     reader: RowReader
     batch_id: int
+    query_id: str
     on_replay_mismatch: str
     on_event: OnEvent | None = None
 
@@ -88,6 +102,7 @@ class _PreparedWriting(ParticipantWriting):
     ) -> None:
         super().__init__(task.settings, lease, 0, rows, seeks_cause=order.seeks_cause)
         self._task = task
+        self._order = order
         self._slot = slot
 
     def write(self, writer: TransactionParticipant) -> TransactionReceipt:
@@ -96,4 +111,27 @@ class _PreparedWriting(ParticipantWriting):
         receipt = super().write(writer)
         # The driver chose the slot by the rows that it has read: they must be these.
         self._slot.check(task.batch_id, rows.partition, rows.content, task.on_replay_mismatch)
+        with rows.timed("ledger"):
+            self._lease = self._prepare()
         return receipt
+
+    def _prepare(self) -> TransactionLease:
+        """Add the ledger's entry to the part, and return the lease to end it by."""
+        task, order = self._task, self._order
+        entry = LedgerEntry(
+            task.batch_id,
+            task.query_id,
+            order.writers,
+            *self._rows.content,
+            decision=order.decision,
+        )
+        # Without claims: the receipt shows that all is written, and there is nothing to adopt.
+        lease = replace(self._lease, claims=(), is_started=self._rows.count > 0)
+        config = config_for(task.settings, lease.transactional_id)
+        with closing(TransactionalProducer.resume_from_config(lease, config)) as producer:
+            task.ledger.write(producer, self._slot.number, entry)
+            return producer.lease(claims=0)
+
+    def _written(self, receipt: TransactionReceipt) -> Part:
+        measured = self._rows.measured
+        return Part(receipt, failure="", recovery="resume", lease=self._lease, **measured)
