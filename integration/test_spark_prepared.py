@@ -1,4 +1,4 @@
-"""Atomicity "prepared" on real brokers and a real Spark: what was decided needs no frame."""
+"""Atomicity "prepared" on real brokers and a real Spark: a decided batch needs no frame."""
 
 from __future__ import annotations
 

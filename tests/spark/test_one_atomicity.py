@@ -61,7 +61,11 @@ def runs(monkeypatch):
         taken.append(name)
         return nullcontext()
 
+    def fence(_, partitions, __):
+        taken.extend(map(LEDGER.transactional_id, partitions))
+
     monkeypatch.setattr(Runs, "_holding", hold)
+    monkeypatch.setattr(Runs, "_fence", fence)
     return lambda *views: Runs(FakeLedger(*views), ANYTHING), taken
 
 

@@ -209,7 +209,6 @@ class SinkSettings:
         "`stop` (the default) or `write`",
         default="stop",
     )
-    # None until the settings are read: the default depends on the atomicity.
     on_replay_mismatch: str = _option(
         "onReplayMismatch",
         _one_of("stop", "keep", "warn"),
@@ -329,14 +328,13 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
 
 
 def _on_replay_mismatch(values: Mapping[str, Any]) -> str:
-    given: str | None = values["on_replay_mismatch"]
-    is_prepared = values["atomicity"] == "prepared"
+    given, is_prepared = values["on_replay_mismatch"], values["atomicity"] == "prepared"
     if given == "warn" and not is_prepared:
         raise InvalidConfigurationError(
             'on_replay_mismatch="warn" (option onReplayMismatch) goes with atomicity="prepared" '
             'alone: use "stop", or "keep" to leave committed rows as they are'
         )
-    return given or ("warn" if is_prepared else "stop")
+    return str(given or ("warn" if is_prepared else "stop"))
 
 
 def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:

@@ -22,7 +22,7 @@ from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.errors import KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, EndResult, TakenId
-from txnproducer.spark.ledger.producers import config_for
+from txnproducer.spark.ledger.producers import checked, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.store import Ledger
 
@@ -46,7 +46,7 @@ class PartIds:
         return PartIds, (self._ledger,)
 
     def take(self, slots: Iterable[int], settings: Mapping[str, Any]) -> None:
-        """Take the ids of slots. Their holders are fenced, and what they left open is aborted.
+        """Take the ids of slots. This fences their holders, and aborts their open transactions.
 
         Raises:
             MissingRightError: Write on an id is missing.
@@ -54,8 +54,8 @@ class PartIds:
         """
         names = {slot: self._ledger.transactional_id(slot) for slot in slots}
         self.forget(names)
-        with taking(self._ledger, next(iter(names.values()), self._ledger.transactional_id(0))):
-            taken = self._client_of(settings).take_ids(names.values(), _TIMEOUT_MS)
+        found = self._client_of(settings).take_each(names.values(), _TIMEOUT_MS)
+        taken = checked(self._ledger, found)
         self._taken |= {slot: taken[name] for slot, name in names.items()}
 
     def lease(
@@ -121,7 +121,7 @@ class PartIds:
             )
 
     def forget(self, slots: Iterable[int] | None = None) -> None:
-        """Hold ids no more, all by default. What is open under them stays open."""
+        """Hold ids no more, all by default. An open transaction under them stays open."""
         for slot in list(self._taken if slots is None else slots):
             self._taken.pop(slot, None)
 

@@ -256,7 +256,7 @@ class Runs:
         return plan
 
     def _before_commit(self, settings: Mapping[str, str]) -> None:
-        """Do what a run has to do while it holds the plan, before it takes other ids: nothing."""
+        """Take the steps that come while the plan is held, before other ids are taken: none."""
 
     def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> None:
         """Take the id of whole batches after a plan, and check that none was committed.

@@ -86,12 +86,21 @@ def take_ids(
         KafkaError: the cluster refused one of them, or did not answer.
     """
     names = list(transactional_ids)
-    taken: dict[str, TakenId] = {}
     if not names:
-        return taken
+        return {}
     config = config_for(settings, names[0])
     with CoordinatorClient(config) as client:
-        found = client.take_each(names, config.max_block_ms)
+        return checked(ledger, client.take_each(names, config.max_block_ms))
+
+
+def checked(ledger: Ledger, found: Mapping[str, TakenId | KafkaError]) -> dict[str, TakenId]:
+    """Return ids that were taken, if all of them were.
+
+    Raises:
+        MissingRightError: Write on one of the ids is missing.
+        KafkaError: the cluster refused one of them, or did not answer.
+    """
+    taken: dict[str, TakenId] = {}
     for name, one in found.items():
         if isinstance(one, KafkaError):
             with taking(ledger, name):
