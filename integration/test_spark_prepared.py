@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,18 @@ import pytest
 from integration.brokers import MODES
 from integration.spark_frames import Strike, expected, keyed, keyless, seen, wait_for
 from txnproducer import InvalidConfigurationError
+from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaTimeoutError
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, SinkError, StaleRunError
 from txnproducer.spark.driver import prepared_batch
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
+from txnproducer.spark.errors import (
+    BatchFailedError,
+    BatchTimedOutError,
+    PartialReplayError,
+    ReplayMismatchError,
+)
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, EndResult
 from txnproducer.spark.ledger.store import Ledger
 
@@ -222,24 +227,29 @@ def test_an_end_without_an_answer_is_repeated_by_lease(spark, kafka, topic, sink
 def test_a_part_whose_time_was_over_comes_by_replay_from_the_same_rows(
     spark, kafka, topic, sink, monkeypatch
 ):
-    monkeypatch.setattr("txnproducer.spark.driver.checks.LEAST_TIMEOUT_MS", 1)
-    monkeypatch.setattr(prepared_batch, "LEAST_LEFT_S", 0.1)
-    options = {"transactionTimeout": "8000"}
     with killed_between_ends(monkeypatch, 1):
-        sink(options=options).write(keyed(spark, 60), 0)
-    deadline = time.monotonic() + 60
-    while any(part.is_open for part in sink().status().partitions.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    time.sleep(12)  # brokers look for transactions that are too old every ten seconds
-    assert len(seen(kafka, topic)) == 20
-    with pytest.raises(ReplayMismatchError, match=r"20 rows .* were committed as part"):
-        sink(options=options).write(others(spark, 60).repartition(3), 0)
+        sink().write(keyed(spark, 60), 0)
+    abort_open_parts(kafka, sink)
+    with pytest.raises(ReplayMismatchError, match=r"20 rows .*transactionTimeout=900000 ms"):
+        sink().write(others(spark, 60).repartition(3), 0)
+    with pytest.raises(PartialReplayError, match=r"now there are 4.*transactionTimeout=900000"):
+        sink().write(others(spark, 60), 0)
     with pytest.raises(LedgerError, match="batch 0 is committed in part"):
-        sink(options=options).write(keyless(spark, 10), 1)
-    report = sink(options=options).write(keyed(spark, 60), 0)
+        sink().write(keyless(spark, 10), 1)
+    assert len(seen(kafka, topic)) == 20
+    report = sink().write(keyed(spark, 60), 0)
     assert (report.rows, report.transactions, report.replayed) == (60, 3, 1)
     wait_for(kafka, topic, expected(60))
+
+
+def abort_open_parts(kafka, sink):
+    """Abort all parts that are open, as the broker does when their time is over."""
+    ledger = sink()._ledger
+    config = ProducerConfig.build(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=ledger.transactional_id(0)
+    )
+    with CoordinatorClient(config) as client:
+        client.take_ids([ledger.transactional_id(slot) for slot in range(3)], 30_000)
 
 
 def test_parts_that_have_too_little_time_left_are_aborted_with_the_way_out(

@@ -76,6 +76,7 @@ def test_a_batch_job_names_the_query_of_its_batch_ids():
         ({"sinkId": "a b"}, "letters, digits"),
         ({"topic": None}, r"ledgerTopic .*is needed"),
         ({"atomicity": "batch"}, "foreachBatch"),
+        ({"atomicity": "prepared"}, "foreachBatch"),
         ({"atomicity": "row"}, "atomicity"),
         ({"onMissingLedger": "x"}, "onMissingLedger"),
         ({"onReplayMismatch": "x"}, "onReplayMismatch"),

@@ -93,17 +93,24 @@ def naming_options() -> Iterator[None]:
         raise
 
 
+_REASONS: Final = {
+    "batch": "can't place rows by their Kafka partition",
+    "prepared": "has no driver that holds the ids of its parts",
+}
+
+
 def _is(name: str, option: str) -> bool:
     return name.lower() == option.lower()
 
 
 def _refuse_whole(options: Mapping[str, str]) -> None:
-    if any(_is(name, "atomicity") and value == "batch" for name, value in options.items()):
-        raise InvalidConfigurationError(
-            'atomicity="batch": a data source can\'t place rows by their Kafka partition, which'
-            " that needs. Way out: writeStream.foreachBatch(ExactlyOnceKafkaSink(...,"
-            ' atomicity="batch"))'
-        )
+    for name, value in options.items():
+        if _is(name, "atomicity") and value in _REASONS:
+            raise InvalidConfigurationError(
+                f'atomicity="{value}": a data source {_REASONS[value]}, which that needs. Way out:'
+                " writeStream.foreachBatch(ExactlyOnceKafkaSink(...,"
+                f' atomicity="{value}"))'
+            )
 
 
 def _refuse_batch_id(text: str | None) -> None:

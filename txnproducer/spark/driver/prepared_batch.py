@@ -31,7 +31,13 @@ from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.replay import report_replay
 from txnproducer.spark.driver.whole_parts import refuse_failed, slowest
-from txnproducer.spark.errors import BatchTimedOutError, CommitIncompleteError, StaleRunError
+from txnproducer.spark.errors import (
+    BatchTimedOutError,
+    CommitIncompleteError,
+    PartialReplayError,
+    ReplayMismatchError,
+    StaleRunError,
+)
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.rules import added_up, is_whole
@@ -152,10 +158,14 @@ class _BatchRuns:
         """
         self._bounds.begin()
         self._attempts += 1
-        _, done = self._runs.enter(self._batch, self._settings)
-        if is_whole(done):
+        done: Mapping[int, LedgerEntry] = {}
+        try:
+            _, done = self._runs.enter(self._batch, self._settings)
+            order = None if is_whole(done) else self._order(done)
+        except (PartialReplayError, ReplayMismatchError) as error:
+            raise type(error)(f"{error} {self._in_part()}") from None
+        if order is None:
             return self._found(added_up(done))
-        order = self._order(done)
         try:
             parts = self._write(order)
         except BaseException as error:
@@ -183,6 +193,13 @@ class _BatchRuns:
         # A single part's own commit decides.
         decision = self._runs.next_decision if len(free) > 1 else 0
         return PreparedOrder(leases, writers, decision, slots, self._bounds.is_last)
+
+    def _in_part(self) -> str:
+        return (
+            "The batch was decided, and the time of its transactions was over before all of them "
+            f"were ended (transactionTimeout={self._timeout_ms} ms): only then its rows are "
+            "needed again"
+        )
 
     def _write(self, order: PreparedOrder) -> list[Part]:
         """Have the tasks write, and return their parts, by partition, if all can be decided."""
@@ -232,18 +249,20 @@ class _BatchRuns:
                 self._runs.decide(self._batch, leases, self._settings)
                 self._tell("batch_decided", ours)
             over = self._runs.ids.end(leases, self._settings, is_commit=True)
-        except BaseException:
+        except BaseException as error:
             self._runs.leave()  # the next run reads the decision, and ends what is left
+            if isinstance(error, KafkaError):
+                self._runs.check_not_replaced()
             raise
         if over:
             self._runs.leave()
-            slot, error = next(iter(over.items()))
+            slot, loss = next(iter(over.items()))
             raise CommitIncompleteError(
                 f"batch {self._batch.batch_id}: the transaction of part {slot} was over before "
-                f"its end ({error}), and that of {len(over) - 1} others; the same batch again "
+                f"its end ({loss}), and that of {len(over) - 1} others; the same batch again "
                 "completes it",
                 recovery="restart",
-            ) from error
+            ) from loss
         self._tell("batch_after_commit", ours)
 
     def _found(self, entry: LedgerEntry) -> BatchReport:
