@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +10,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException
 
 from integration.readers import read_with_confluent
 from integration.spark_frames import PARTITIONS, Strike, expected, keyed, seen, wait_for
 from txnproducer.spark import (
-    KafkaExactlyOnceDataSource,
     LedgerError,
     PartialReplayError,
     ReplayMismatchError,
@@ -277,58 +273,6 @@ def test_columns_are_read_in_any_case_as_sparks_own_sink_reads_them(
         writer.write(keyed(spark, 10, first=30).selectExpr("KEY", "value AS VALUE"), 1)
     writer.close()
     wait_for(kafka, topic, expected(40))
-
-
-@pytest.fixture
-def bare_python(spark, tmp_path, monkeypatch):
-    """Have tasks run by a Python without the package, but with all that Spark needs.
-
-    As where PYSPARK_PYTHON is not set on the executors.
-    """
-    needed = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "dateutil", "pytz", "six.py"}
-    for found in sysconfig_paths():
-        for each in found.iterdir():
-            if each.name in needed or each.name.partition("-")[0] in needed:
-                (tmp_path / each.name).symlink_to(each)
-    python = tmp_path / "python"
-    bare = getattr(sys, "_base_executable", sys.executable)
-    python.write_text(f'#!/bin/sh\ncd "{tmp_path}"; PYTHONPATH="{tmp_path}" exec "{bare}" "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-    return python
-
-
-@pytest.mark.parametrize("how", ["partition", "batch", "foreachPartition"])
-def test_an_interpreter_without_the_package_is_named_in_one_sentence(
-    spark, kafka, topic, make_sink, how, bare_python
-):
-    writer = make_sink(atomicity="batch" if how == "batch" else "partition")
-    frame = keyed(spark, 10)
-    calls = {"foreachPartition": lambda: writer.partition_writer(0, writers=3)}
-    with pytest.raises(SinkError) as caught:
-        calls.get(how, lambda: writer.write(frame, 0))()
-    writer.close()
-    told = str(caught.value)
-    assert f"({bare_python}) has no package txnproducer: install it there" in told
-    assert "PYSPARK_PYTHON" in told
-    assert "\n" not in told, "one sentence"
-    assert seen(kafka, topic) == []
-    if how == "foreachPartition":
-        assert writer.status().run == 0, "nobody was fenced"
-
-
-def test_spark_itself_reports_the_missing_package_of_a_data_source(
-    spark, kafka, topic, bare_python
-):
-    spark.dataSource.register(KafkaExactlyOnceDataSource)
-    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic, "sinkId": "s"}
-    writer = keyed(spark, 10).write.format("kafka-exactly-once").mode("append")
-    with pytest.raises(AnalysisException, match="No module named 'txnproducer'"):
-        writer.options(**given, queryId="q", batchId=0).save()
-
-
-def sysconfig_paths():
-    return {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 
 
 def test_unusable_arguments_are_refused_on_the_driver(spark, topic, make_sink):

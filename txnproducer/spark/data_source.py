@@ -35,6 +35,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from txnproducer._version import __version__
 from txnproducer.errors import IllegalStateError, InvalidConfigurationError
 from txnproducer.spark.data_source_options import (
     DataSourceSettings,
@@ -43,6 +44,7 @@ from txnproducer.spark.data_source_options import (
 )
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.part_commits import PartCommits
+from txnproducer.spark.interpreters import check_version
 from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.session import QUERY_ID_PROPERTY
@@ -135,6 +137,7 @@ class _Writer:
         on_event: OnEvent | None,
     ) -> None:
         self._settings = settings
+        self._version = __version__  # of the driver, to be compared in the tasks
         # Values only, and no connections: Spark pickles the writer for the tasks and for the
         # commit.
         ledger, rules = settings.ledger, settings.rules
@@ -148,6 +151,7 @@ class _Writer:
         if context is None:
             raise IllegalStateError("a data source writes inside a Spark task only")
         with naming_options():
+            check_version(self._version)
             batch_id, query_id = self._batch_of(context)
             part = self._parts.write(context.partitionId(), batch_id, query_id, iterator)
         # At the end, since Spark before 4.2 begins the next task by invalidating all importers. On

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.spark.errors import SinkError, StoppedError
+from txnproducer.spark.errors import StoppedError
 
 _LOG = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
@@ -38,7 +37,6 @@ _INTERRUPTED: Final = (
     "the query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling "
     "Spark: java.lang.InterruptedException)"
 )
-_NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named 'txnproducer\b")
 # The failure of a task contains the text of the task's error. That error is no stop: a task is
 # interrupted whenever its executor is lost or its stage is over.
 _OF_A_TASK: Final = "Job aborted due to stage failure"
@@ -61,7 +59,7 @@ def query_of(df: Any) -> str:
     """
     found: Any = None
     try:
-        context = _context_of(df)
+        context = context_of(df)
         # The query's id is the same after a restart from the checkpoint, unlike the id of its run.
         found = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
     except Exception:  # noqa: BLE001 - Connect refuses the question in several ways
@@ -93,7 +91,7 @@ def described(df: Any, text: str) -> Iterator[None]:
     no description.
     """
     try:
-        context = _context_of(df)
+        context = context_of(df)
         before = context.getLocalProperty(_DESCRIPTION)
         # Spark separates the lines of its own description of a batch in the same way.
         context.setLocalProperty(_DESCRIPTION, f"{before}<br/>{text}" if before else text)
@@ -146,7 +144,7 @@ def brief_stop(df: Any) -> Iterator[None]:
     """
     try:
         if not is_connect(df):
-            raise_if_stopped(_context_of(df))
+            raise_if_stopped(context_of(df))
         yield
     except Exception as error:
         if tells_of_stop(error) and _is_interrupted(df, error):
@@ -163,7 +161,7 @@ def _is_interrupted(df: Any, error: BaseException) -> bool:
     if is_connect(df):
         return False
     try:
-        raise_if_stopped(_context_of(df))
+        raise_if_stopped(context_of(df))
     except Exception as found:  # noqa: BLE001 - only its text counts; the first error is raised
         return any(name in str(found) for name in _INTERRUPTIONS)
     return False
@@ -176,7 +174,7 @@ def executors_of(df: Any) -> Callable[[], frozenset[str]]:
     """
     if is_connect(df):
         return frozenset
-    context = _context_of(df)
+    context = context_of(df)
 
     def living() -> frozenset[str]:
         try:
@@ -196,7 +194,7 @@ def stop_raiser(df: Any) -> Callable[[], None]:
     """
     if is_connect(df):
         return lambda: None
-    return partial(raise_if_stopped, _context_of(df))
+    return partial(raise_if_stopped, context_of(df))
 
 
 def raise_if_stopped(context: Any) -> None:
@@ -227,51 +225,12 @@ def _sleep_of(gateway: Any) -> Callable[[int], None]:
     return sleep
 
 
-@contextlib.contextmanager
-def naming_interpreter(df: Any) -> Iterator[None]:
-    """Raise one sentence if the tasks of a block ran in a Python without this package.
+def context_of(df: Any) -> Any:
+    """Return the SparkContext of a frame, or the active one; None if there is none.
 
     Args:
-        df: the frame of the tasks.
-
-    Raises:
-        SinkError: they did.
+        df: the frame, not Connect's; None to ask for the active context.
     """
-    try:
-        yield
-    except Exception as error:
-        if not _NO_PACKAGE.search(str(error)):
-            raise
-        # Python's error stands below pages of an executor's stack trace, which name no
-        # interpreter.
-        python = "PYSPARK_PYTHON" if is_connect(df) else _context_of(df).pythonExec
-        raise SinkError(
-            f"the Python that runs Spark's tasks ({python}) has no package txnproducer: install "
-            "it there with the extra `spark`, or set PYSPARK_PYTHON (or spark.pyspark.python) to "
-            "an interpreter on the executors that has it. No row was written"
-        ) from None
-
-
-def check_interpreter() -> None:
-    """Check that a task can import this package, for tasks that the sink does not start itself.
-
-    Under Spark Connect, and without Spark, nothing is checked.
-
-    Raises:
-        SinkError: the Python of the tasks does not have the package.
-    """
-    context = _context_of(None)
-    if context is not None:
-        with naming_interpreter(None):
-            # A function of this module is pickled by its name, so the task imports the module.
-            context.parallelize([0], 1).foreach(_import_nothing_more)
-
-
-def _import_nothing_more(_: int) -> None:
-    """Do nothing. A worker that can load this function has the package."""
-
-
-def _context_of(df: Any) -> Any:
     if df is not None:
         return df.sparkSession.sparkContext
     from pyspark import SparkContext

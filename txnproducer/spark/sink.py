@@ -23,6 +23,7 @@ from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
 from txnproducer.spark.driver.sink_lock import SinkLock
 from txnproducer.spark.driver.whole_batch import WholeBatches
+from txnproducer.spark.interpreters import check_interpreter
 from txnproducer.spark.ledger.store import close_connections
 from txnproducer.spark.options import ARGUMENTS, read_settings
 from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
@@ -191,7 +192,7 @@ class ExactlyOnceKafkaSink:
         # The user starts these tasks, so there is no job of ours whose failure would name the
         # interpreter.
         if not self._cluster.are_made:  # the first time, before any task is fenced
-            session.check_interpreter()
+            check_interpreter()
         with self._lock:
             return self._batches.partition_writer(batch_id, query_id, writers)
 

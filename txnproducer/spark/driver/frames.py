@@ -32,7 +32,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.session import is_connect, naming_interpreter, raise_if_stopped
+from txnproducer.spark.interpreters import carried, naming_interpreter
+from txnproducer.spark.session import is_connect, raise_if_stopped
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
@@ -204,9 +205,11 @@ class _Task:
 
 def _as_function(task: _Task) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """Return a task as a function of one argument, which Spark looks for."""
+    checked = carried(task)
 
     def run_task(batches: Iterable[Any]) -> Iterator[Any]:
-        return task(batches)
+        found: Iterator[Any] = checked(batches)
+        return found
 
     return run_task
 

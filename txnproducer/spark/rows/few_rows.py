@@ -25,12 +25,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.session import (
-    is_connect,
-    naming_interpreter,
-    raise_if_stopped,
-    tells_of_stop,
-)
+from txnproducer.spark.interpreters import naming_interpreter
+from txnproducer.spark.session import is_connect, raise_if_stopped, tells_of_stop
 
 _LOG = logging.getLogger(__name__)
 MOST_BYTES: Final = 16 * 1024 * 1024

@@ -23,6 +23,7 @@ from typing import Any, Final
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer._shell.columns.blocks import arrow_blocks
 from txnproducer.spark.errors import SinkError
+from txnproducer.spark.interpreters import carried
 from txnproducer.spark.rows.spark_hash import numbers_by_hash
 from txnproducer.spark.session import is_connect
 
@@ -88,13 +89,14 @@ def _with_place(frame: Any, finder: PlaceFinder) -> Any:
     from pyspark.sql.types import IntegerType, StructType
 
     columns = set(frame.columns)
+    find_places = carried(finder.find)
     arrow_udf = getattr(functions, "arrow_udf", None)
     if arrow_udf is None:  # Spark 4.0: the other columns have to come along
 
         def add_places(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
                 given = [batch.column(name) if name in columns else None for name in _PLACING]
-                yield batch.append_column(PLACE, finder.find(*given))
+                yield batch.append_column(PLACE, find_places(*given))
 
         schema = StructType([*frame.schema.fields]).add(PLACE, IntegerType())
         return frame.mapInArrow(add_places, schema)
@@ -102,7 +104,7 @@ def _with_place(frame: Any, finder: PlaceFinder) -> Any:
     import pyarrow as pa
 
     def find(key: Any, partition: Any) -> Any:
-        return finder.find(key, partition)
+        return find_places(key, partition)
 
     # Spark reads the kind of the function from its annotations.
     find.__annotations__ = dict.fromkeys((*_PLACING, "return"), pa.Array)
