@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from integration.readers import end_offset, read_with_confluent, values
 from integration.spark_frames import UnsecuredTokens, expected, keyed
 from integration.waiting import wait_until
+from tests.spark.token_endpoint import token_endpoint
 from txnproducer import admin
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark import ExactlyOnceKafkaSink
@@ -33,10 +34,8 @@ _NUMBERS = itertools.count()
 VALUE = StructType().add("value", "string")
 PASSWORD = "secret"
 _LISTENER = "listener.name.sasl_plaintext"
-_TOKEN_LOGIN = (
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-    ' unsecuredLoginStringClaim_sub="broker";'
-)
+_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+_TOKEN_LOGIN = f'{_OAUTH_MODULE} unsecuredLoginStringClaim_sub="broker";'
 
 
 @dataclass(frozen=True)
@@ -215,17 +214,39 @@ def test_a_time_out_that_the_broker_refuses_without_telling_its_maximum_is_named
         begin(sink)
 
 
+@pytest.fixture
+def by_name():
+    """The options of a login by a token provider in Python."""
+    return {
+        "kafka.sasl_oauth_token_provider": (
+            f"{UnsecuredTokens.__module__}:{UnsecuredTokens.__qualname__}"
+        )
+    }
+
+
+@pytest.fixture
+def by_client_credentials():
+    """The options of a login by Java's names, with a token endpoint."""
+    with token_endpoint(lambda _: UnsecuredTokens().token()) as endpoint:
+        yield {
+            "kafka.sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "kafka.sasl.jaas.config": f'{_OAUTH_MODULE} clientId="me" clientSecret="secret";',
+        }
+        # The driver, and each Python worker of two at most.
+        assert 1 <= len(endpoint.asked) <= 3
+
+
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_driver_and_tasks_log_in_by_the_token_provider_of_a_dotted_name(
-    spark, cluster, setting, atomicity
+@pytest.mark.parametrize("login", ["by_name", "by_client_credentials"])
+def test_driver_and_tasks_log_in_by_a_token_provider(
+    spark, cluster, setting, atomicity, login, request
 ):
     _, topic, ledger, sink_id, needs = setting
     cluster.grant(UnsecuredTokens.user, *needs.values())
-    name = f"{UnsecuredTokens.__module__}.{UnsecuredTokens.__qualname__}"
     options = {
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": "OAUTHBEARER",
-        "kafka.sasl_oauth_token_provider": name,
+        **request.getfixturevalue(login),
     }
     sink = ExactlyOnceKafkaSink(
         cluster.kafka.bootstrap_servers,

@@ -263,15 +263,25 @@ class TokensOf(Tokens):
 
 
 TOKENS = Tokens()
+
+
+class Named:
+    tokens = TOKENS
+
+
+def make_token():
+    return "d.e.f"
+
+
 NO_PROVIDER = "a token"
 
 
-@pytest.mark.parametrize("name", ["Tokens", "TOKENS"])
+@pytest.mark.parametrize("name", [".Tokens", ".TOKENS", ":TOKENS", ":Named.tokens"])
 @pytest.mark.parametrize("option", ["sasl_oauth_token_provider", "SASL.OAuth.Token.Provider"])
 def test_a_token_provider_is_given_by_its_dotted_name(name, option):
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     options = {f"kafka.{key}": value for key, value in given.items()}
-    read = settings(**options, **{f"kafka.{option}": f"{__name__}.{name}"})
+    read = settings(**options, **{f"kafka.{option}": f"{__name__}{name}"})
     there = pickle.loads(pickle.dumps(read))  # as it reaches a task
     assert there == read, "connections to the ledger are kept by equal settings"
     config = ProducerConfig.from_properties(there.producer)
@@ -279,6 +289,13 @@ def test_a_token_provider_is_given_by_its_dotted_name(name, option):
         provider = security["sasl_oauth_token_provider"]
         assert isinstance(provider, AbstractTokenProvider)
         assert (provider.token(), provider.extensions()) == ("a.b.c", {"logicalCluster": "lkc-1"})
+
+
+def test_a_function_that_returns_a_token_is_a_provider():
+    given = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
+    read = settings(**given, **{"kafka.sasl_oauth_token_provider": f"{__name__}:make_token"})
+    provider = pickle.loads(pickle.dumps(read)).security["sasl_oauth_token_provider"]
+    assert (provider.token(), provider.extensions()) == ("d.e.f", {})
 
 
 @pytest.mark.parametrize(
@@ -289,7 +306,7 @@ def test_a_token_provider_is_given_by_its_dotted_name(name, option):
         (f"{__name__}.MISSING", "cannot be imported"),
         ("", "cannot be imported"),
         (f"{__name__}.NO_PROVIDER", "is a str: it must be"),
-        (f"{__name__}.TokensOf", "cannot be made without arguments.*audience.*it must be"),
+        (f"{__name__}.TokensOf", "cannot be called without arguments.*audience.*it must be"),
     ],
 )
 def test_a_token_provider_that_tasks_cannot_import_is_refused(value, told):

@@ -26,7 +26,7 @@ from typing import Any, Final
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.producer_settings import read_producer_setting, security_of
+from txnproducer.spark.producer_settings import read_producer_setting, security_of, with_login
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 
@@ -303,6 +303,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
         )
     # Back among the producer's settings, since the argument may have named it.
     producer[_SERVERS] = values[_SERVERS_ARGUMENT]
+    producer = with_login(producer, written)
     security = security_of(producer, written)
     # None means "not given". Only now, since a misspelt name is refused even so.
     given = {name: value for name, value in producer.items() if value is not None}

@@ -6,17 +6,18 @@ errors. Must not know: the sink's own options.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Real
 from pathlib import PurePath
 from typing import Any, Final
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError
+from txnproducer.spark.java_logins import PROVIDER_SETTING, with_java_login
 from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
-_PROVIDER_SETTING: Final = "sasl_oauth_token_provider"
 # Without an id the settings would be checked as those of a producer without transactions. The ids
 # of the partitions are not known yet.
 _PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
@@ -54,12 +55,12 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
         return None
     _refuse_setting(written, setting, value)
     # In both spellings: it is a setting of kafka-python's, and dots are how Java would write it.
-    if setting.replace(".", "_") != _PROVIDER_SETTING:
+    if setting.replace(".", "_") != PROVIDER_SETTING:
         return _text(written, value)
     if not isinstance(value, str):
         raise InvalidConfigurationError(
             f"{written} is a {type(value).__name__}: an object does not reach the tasks. Give its "
-            "dotted name, such as 'mypackage.tokens.provider', which driver and tasks import"
+            "dotted name, such as 'mypackage.tokens:provider', which driver and tasks import"
         )
     provider_of(value)  # fails here, and not in a task
     return NamedTokenProvider(value)
@@ -85,6 +86,20 @@ def _refuse_setting(written: str, setting: str, value: Any) -> None:
         )
 
 
+def with_login(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
+    """Return the producer's settings, with Java's ways to log in as the producer knows them.
+
+    Args:
+        producer: the settings, by Java's names, those of the cluster among them.
+        written: their names as options, if the user wrote them so.
+
+    Raises:
+        InvalidConfigurationError: see `with_java_login`.
+    """
+    with _naming_options(written):
+        return with_java_login(producer, str(producer["bootstrap.servers"]))
+
+
 def security_of(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
     """Check the producer's settings here, on the driver. Return those for logging in.
 
@@ -96,13 +111,20 @@ def security_of(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict
         UnknownConfigError: there is no such setting.
         InvalidConfigurationError: a value does not fit.
     """
-    try:
+    with _naming_options(written):
         config = ProducerConfig.from_properties({**producer, **_PLACEHOLDER})
+    return {name: value for name, value in config.security.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _naming_options(written: Mapping[str, str]) -> Iterator[None]:
+    """Name settings as options in the error of a block."""
+    try:
+        yield
     except InvalidConfigurationError as error:
         text = _as_written(str(error), written)
         error.args = (f"{text} (a setting NAME is given to the sink as the option kafka.NAME)",)
         raise
-    return {name: value for name, value in config.security.items() if value is not None}
 
 
 def _as_written(text: str, written: Mapping[str, str]) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from txnproducer._wire.kafka_python import AbstractTokenProvider
@@ -23,19 +25,33 @@ class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-
     """A provider that is imported by its name when a token is needed.
 
     Attributes:
-        name: the dotted name of a provider, or of a class or function without arguments that
-            makes one.
+        name: "module:name" or "module.name" of a provider, of a class or function without
+            arguments that makes one, or of a function without arguments that returns a token.
     """
 
     name: str
 
     def token(self) -> str:
         """Return the provider's token."""
-        return str(provider_of(self.name).token())
+        # As it is: the text of another object, such as None, would be sent as a token.
+        token: str = provider_of(self.name).token()
+        return token
 
     def extensions(self) -> Any:
         """Return the provider's extensions."""
         return provider_of(self.name).extensions()
+
+
+class _TokensOf(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """A function that returns tokens, as a provider."""
+
+    def __init__(self, function: Callable[[], str]) -> None:
+        super().__init__()
+        self._function = function
+
+    def token(self) -> str:
+        """Return a token."""
+        return self._function()
 
 
 @functools.cache
@@ -45,14 +61,15 @@ def provider_of(name: str) -> Any:
     Raises:
         InvalidConfigurationError: the name cannot be imported, or is no provider.
     """
-    module, _, attribute = name.rpartition(".")
+    # As entry points are written, or with a dot.
+    module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = attrgetter(attribute)(importlib.import_module(module))
     # ValueError is `import_module`'s answer to a name without a dot, which has no module.
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidConfigurationError(
             f"sasl_oauth_token_provider={name!r} cannot be imported ({error}): give a dotted name "
-            "such as 'mypackage.tokens.provider', in a module that the driver and the executors "
+            "such as 'mypackage.tokens:provider', in a module that the driver and the executors "
             "can import"
         ) from error
     # An instance may be callable, too.
@@ -62,7 +79,9 @@ def provider_of(name: str) -> Any:
         try:
             provider = found()
         except TypeError as error:
-            raise _refused(name, f"cannot be made without arguments ({error})") from error
+            raise _refused(name, f"cannot be called without arguments ({error})") from error
+        if isinstance(provider, str):
+            provider = _TokensOf(found)
     if not _is_provider(provider):
         raise _refused(name, f"is a {type(provider).__name__}")
     return provider
@@ -71,7 +90,8 @@ def provider_of(name: str) -> Any:
 def _refused(name: str, why: str) -> InvalidConfigurationError:
     return InvalidConfigurationError(
         f"sasl_oauth_token_provider={name!r} {why}: it must be an instance of kafka-python's"
-        " AbstractTokenProvider, or a class or function that makes one without arguments"
+        " AbstractTokenProvider, a class or function that makes one without arguments, or a"
+        " function that returns a token"
     )
 
 
