@@ -99,8 +99,8 @@ def _with_credentials(
     _check_classes(given, (*_HANDLERS, _RETRIEVER), _OAUTH_CLASSES)
     if _URL not in given:
         raise InvalidConfigurationError(
-            f"{_URL} is missing: {_JAAS} names {_OAUTH_MODULE}, and its tokens come from there. Give"
-            " it, or give kafka.sasl_oauth_token_provider, and leave the JAAS line out"
+            f"{_URL} is missing: {_JAAS} names {_OAUTH_MODULE}, and its tokens come from there."
+            " Give it, or give kafka.sasl_oauth_token_provider, and leave the JAAS line out"
         )
     options = dict(jaas)
     client_id = _one_of(given, _ID, options, "clientId")
