@@ -8,17 +8,27 @@ import sys
 import warnings
 from pathlib import Path
 
+import pyspark
 import pytest
 
+import txnproducer.spark
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
-from txnproducer.spark import ExactlyOnceKafkaSink, KafkaExactlyOnceDataSource
+from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.testing import EmbeddedKafka
 
 pytest.importorskip("grpc", reason="Spark Connect is not installed (extra `connect`)")
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+JARS = Path(pyspark.__file__).parent / "jars"
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not any(JARS.glob("spark-connect*.jar")),
+        reason="PySpark 3.5 comes without the server of Spark Connect",
+    ),
+]
 _NUMBERS = itertools.count()
-FORMAT = KafkaExactlyOnceDataSource.name()
+FORMAT = "kafka-exactly-once"
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +61,7 @@ def spark():
             .config("spark.driver.bindAddress", "127.0.0.1")
             .getOrCreate()
         )
-        session.dataSource.register(KafkaExactlyOnceDataSource)
+        session.dataSource.register(txnproducer.spark.KafkaExactlyOnceDataSource)
         yield session
         session.stop()
 

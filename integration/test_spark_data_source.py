@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
+pytest.importorskip("pyspark.sql.datasource", reason="needs Spark 4")
+
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import KafkaExactlyOnceDataSource

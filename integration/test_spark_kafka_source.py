@@ -12,11 +12,12 @@ from typing import Any
 import pyspark
 import pytest
 
+import txnproducer.spark
 from integration.readers import read_with_confluent, values
 from integration.spark_chaos import kafka_input
 from integration.waiting import wait_until
 from txnproducer import TransactionalProducer
-from txnproducer.spark import ExactlyOnceKafkaSink, KafkaExactlyOnceDataSource
+from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.spark.demo import start_spark
 from txnproducer.testing import EmbeddedKafka
 
@@ -48,7 +49,7 @@ def spark(tmp_path_factory):
             session = start_spark(tmp_path_factory.mktemp("spark"))
         finally:
             del os.environ["PYSPARK_SUBMIT_ARGS"]
-        session.dataSource.register(KafkaExactlyOnceDataSource)
+        session.dataSource.register(txnproducer.spark.KafkaExactlyOnceDataSource)
         yield session
         session.stop()
 
@@ -160,7 +161,9 @@ def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_
     hook = Fail(str(tmp_path), events)
     options = {"bootstrap_servers": kafka.bootstrap_servers, "topic": target}
     sink = ExactlyOnceKafkaSink(sink_id=f"sink-{target}", driver_rows=0, on_event=hook, **options)
-    faulty: Any = type("Faulty", (KafkaExactlyOnceDataSource,), {"on_event": hook})
+    faulty: Any = type(
+        "Faulty", (txnproducer.spark.KafkaExactlyOnceDataSource,), {"on_event": hook}
+    )
     first_of_batch: list[int] = []  # which partition of the topic is Spark's first
 
     def write(frame, batch_id):
@@ -183,7 +186,7 @@ def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_
         (tmp_path / "mended").touch()
         run(writer(), tmp_path / "checkpoint")
     finally:
-        spark.dataSource.register(KafkaExactlyOnceDataSource)
+        spark.dataSource.register(txnproducer.spark.KafkaExactlyOnceDataSource)
         sink.close()
     wait_for(kafka, target, PER_TURN)
     if not is_source:
@@ -196,7 +199,7 @@ def test_a_query_into_the_data_source_is_started_again(spark, kafka, topics, tmp
         fill(kafka, source, turn * PER_TURN)
         writer = (
             read_from(spark, kafka, source)
-            .writeStream.format(KafkaExactlyOnceDataSource.name())
+            .writeStream.format(txnproducer.spark.KafkaExactlyOnceDataSource.name())
             .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
             .option("topic", target)
             .option("sinkId", f"sink-{target}")

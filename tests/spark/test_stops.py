@@ -64,6 +64,19 @@ def test_a_query_that_was_stopped_before_begins_nothing(frame, context):
 
 
 @pytest.mark.parametrize(
+    ("text", "is_stop"),
+    [
+        ("[SPARK_JOB_CANCELLED] Job 7 cancelled as part of cancellation of all jobs", True),
+        ("org.apache.spark.SparkException: Job 50 cancelled part of cancelled job group g", True),
+        ("java.lang.IllegalStateException: Job 50 cancelled by its owner", False),
+        ("Job aborted due to stage failure: ... SparkException: Job 50 cancelled by me", False),
+    ],
+)
+def test_a_cancelled_job_is_recognised_with_and_without_a_code(text, is_stop):
+    assert tells_of_stop(RuntimeError(f"An error occurred.\n: {text}{TRACE}")) == is_stop
+
+
+@pytest.mark.parametrize(
     "error",
     [
         RuntimeError("[SPARK_JOB_CANCELLED] Job 7 cancelled by a user, in a batch job"),

@@ -58,7 +58,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "KafkaExactlyOnceDataSource":
-        from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
-
+        try:
+            from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark.sql.datasource":
+                raise
+            raise ImportError(
+                "data sources in Python need Spark 4.0 or newer, and this is an older PySpark: "
+                "write with ExactlyOnceKafkaSink and foreachBatch, which Spark 3.5 runs as well"
+            ) from error
         return KafkaExactlyOnceDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

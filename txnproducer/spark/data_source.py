@@ -26,8 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import pyspark.sql.datasource
 from pyspark import TaskContext
-from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamWriter,
@@ -55,8 +55,8 @@ from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 # Spark calls `write` with the rows alone.
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 # Writers with Arrow batches, since Spark 4.0, and 4.1 for streams. Older versions hand out rows.
-_ArrowStreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
-_ArrowWriter: Any = getattr(datasource, "DataSourceArrowWriter", None)
+_ArrowStreamWriter: Any = getattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter", None)
+_ArrowWriter: Any = getattr(pyspark.sql.datasource, "DataSourceArrowWriter", None)
 
 
 @dataclass(frozen=True)

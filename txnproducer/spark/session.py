@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -32,6 +33,8 @@ _STOPS: Final = (
     "SparkContext was shut down",
     "stopped SparkContext",
 )
+# Spark 3.5 has no code for it: "Job 50 cancelled as part of cancellation of all jobs".
+_CANCELLED: Final = re.compile(r"SparkException: Job \d+ cancelled ")
 _INTERRUPTED: Final = (
     "the query was stopped, and so was its batch: rows without a commit are not written. Start "
     "the query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling "
@@ -123,8 +126,8 @@ def is_of_spark(error: BaseException) -> bool:
 def tells_of_stop(error: BaseException) -> bool:
     """Return whether an error says that the query, the job or Spark was stopped."""
     text = str(error)
-    is_told = _OF_A_TASK not in text and any(name in text for name in _STOPS)
-    return is_told or isinstance(error, StoppedError)
+    is_told = any(name in text for name in _STOPS) or _CANCELLED.search(text) is not None
+    return (is_told and _OF_A_TASK not in text) or isinstance(error, StoppedError)
 
 
 @contextlib.contextmanager

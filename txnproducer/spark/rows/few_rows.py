@@ -98,7 +98,10 @@ def _collected(context: Any, dataset: Any, most_bytes: int) -> list[Any]:
 @contextlib.contextmanager
 def _served(port: Any, secret: Any) -> Iterator[tuple[Any, Any]]:
     """Connect to the JVM's thread that serves a result."""
-    from pyspark.util import local_connect_and_auth
+    try:
+        from pyspark.util import local_connect_and_auth
+    except ImportError:  # Spark 3.5
+        from pyspark.java_gateway import local_connect_and_auth
 
     stream, sock = local_connect_and_auth(port, secret)
     try:
