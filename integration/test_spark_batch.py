@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyspark
 import pytest
 
 from integration.readers import read_with_confluent
@@ -203,8 +205,12 @@ def test_a_batch_that_outlasts_its_transaction_times_out(spark, kafka, topic, si
     data = spark.sparkContext.parallelize([(f"value {n}",) for n in range(4)], 2)
     slow = spark.createDataFrame(data.mapPartitionsWithIndex(slowly), "value string")
     writer = sink(on_event=note, options={"transactionTimeout": "3000"})
-    with pytest.raises(BatchTimedOutError, match=r"transactionTimeout=3000 .* partition 1,"):
+    with pytest.raises(
+        BatchTimedOutError, match=r"transactionTimeout=3000 .* partition \d,"
+    ) as told:
         writer.write(slow, 0)
+    if not pyspark.__version__.startswith("3."):  # with 3.5 the advice named the other one
+        assert "partition 1," in str(told.value)
     assert writer._batches.transactions.attempts == 1
     assert seen(kafka, topic) == []
     sink().write(keyless(spark, 10), 0)
@@ -238,7 +244,7 @@ def test_a_batch_whose_job_is_cancelled_is_aborted_and_not_run_again(
     spark.sparkContext.cancelAllJobs()
     thread.join(15)
     assert not thread.is_alive()
-    assert "SPARK_JOB_CANCELLED" in str(errors[0])
+    assert re.search(r"Job \d+ cancelled", str(errors[0]))
     assert writer._batches.transactions.attempts == 1
     assert seen(kafka, topic) == []
     assert writer.write(keyless(spark, 10), 0).transactions == 1
