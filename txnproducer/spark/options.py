@@ -332,8 +332,7 @@ def _on_replay_mismatch(values: Mapping[str, Any]) -> str:
     given, is_prepared = values["on_replay_mismatch"], values["atomicity"] == "prepared"
     if given == "warn" and not is_prepared:
         raise InvalidConfigurationError(
-            'on_replay_mismatch="warn" (option onReplayMismatch) goes with atomicity="prepared" '
-            'alone: use "stop", or "keep" to leave committed rows as they are'
+            'on_replay_mismatch="warn" goes with atomicity="prepared" alone: use "stop" or "keep"'
         )
     return str(given or ("warn" if is_prepared else "stop"))
 
