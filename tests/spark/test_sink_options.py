@@ -58,13 +58,14 @@ def settings(**options):
 
 
 VALUES = ("partition", "batch", "stop", "write", "keep", "take_over", "false", "true", "7", "8")
+PLACES = ("offsets", "topic")
 
 
 def two_values(argument):
     """Return two texts that an option takes. The first one fits all other options."""
     read = OPTIONS[argument].read
     taken = []
-    for text in VALUES:
+    for text in (*VALUES, *PLACES):
         with suppress(InvalidConfigurationError):
             read("", text)
             taken.append(text)

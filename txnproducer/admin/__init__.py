@@ -24,6 +24,7 @@ from ._coordinators import (
     java_hash,
 )
 from ._groups import committed_offsets, group_ids, group_operations
+from ._log import LogBatch, LogRecord, read_log
 from ._topics import (
     TopicAccess,
     create_topic,
@@ -31,12 +32,15 @@ from ._topics import (
     leader_of,
     partition_count,
     topic_access,
+    topic_settings,
 )
 
 __all__ = [
     "Asker",
     "DEFAULT_TIMEOUT",
     "GROUP_TOPIC",
+    "LogBatch",
+    "LogRecord",
     "TRANSACTION_TOPIC",
     "TopicAccess",
     "again_while_passing",
@@ -56,7 +60,9 @@ __all__ = [
     "leader_of",
     "our_errors",
     "partition_count",
+    "read_log",
     "topic_access",
+    "topic_settings",
     "wait_for_brokers",
     "wait_for_replicas",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import kafka.errors
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
-from kafka.admin import OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from tenacity import retry_if_exception_type
 
 from txnproducer.errors import (
@@ -246,6 +246,34 @@ def _topic_access(told: Mapping[str, Any]) -> TopicAccess:
     if code:
         raise error_for_code(code, f"topic {told['name']}")
     return TopicAccess(True, len(told["partitions"]), operations(told))
+
+
+def topic_settings(
+    bootstrap_servers: str, topic: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> dict[str, str | None]:
+    """Return the settings of a topic that exists, those with Kafka's own defaults included.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        topic: the topic.
+        timeout: seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused (needs DescribeConfigs on the topic).
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        return client.describe_configs([resource], config_filter="all")
+
+    answer = ask(bootstrap_servers, question, timeout, **security)
+    found = next(iter(next(iter(answer.values())).values()))
+    return {
+        name: told.get("value") if isinstance(told, Mapping) else told
+        for name, told in found.items()
+    }
 
 
 def operations(told: Mapping[str, Any]) -> frozenset[str] | None:

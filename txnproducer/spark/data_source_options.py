@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnproducer.errors import InvalidConfigurationError, KafkaError, UnknownConfigError
+from txnproducer.spark.ledger.places import OFFSETS
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import ARGUMENTS, SinkSettings, read_settings
@@ -42,7 +43,7 @@ class DataSourceSettings:
     @property
     def ledger(self) -> Ledger:
         """The ledger of the sink."""
-        return self.sink.ledger
+        return self.sink.sink_ledger
 
     @property
     def rules(self) -> LedgerRules:
@@ -70,6 +71,7 @@ def read_data_source_options(
     _refuse_whole(theirs)
     with naming_options():
         sink = read_settings(theirs)
+    _refuse_ledger_topic(sink)
     # At most one: Spark hands a data source its options by names in lower case.
     batch_id = batch_ids[0] if batch_ids else None
     if is_streaming:
@@ -111,6 +113,16 @@ def _refuse_whole(options: Mapping[str, str]) -> None:
                 " writeStream.foreachBatch(ExactlyOnceKafkaSink(...,"
                 f' atomicity="{value}"))'
             )
+
+
+def _refuse_ledger_topic(sink: SinkSettings) -> None:
+    if sink.ledger != OFFSETS:
+        raise InvalidConfigurationError(
+            # A process that resumes a task's transaction writes no records into it.
+            f"ledger={sink.ledger!r}: the commit of a data source can add offsets to the tasks'"
+            " transactions, and no records. Way out:"
+            " writeStream.foreachBatch(ExactlyOnceKafkaSink(...)), or its write(frame, ...)"
+        )
 
 
 def _refuse_batch_id(text: str | None) -> None:

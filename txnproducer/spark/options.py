@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
+from txnproducer.spark.ledger.places import OFFSETS, ledger_at, read_place
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.producer_settings import read_producer_setting, security_of, with_login
@@ -135,9 +136,7 @@ class SinkSettings:
         "kafka.bootstrap.servers", _text, '"host:port", several separated by commas; needed'
     )
     sink_id: str = _option(
-        "sinkId",
-        _sink_id,
-        "the sink's name for ever; one query on the cluster uses it; needed",
+        "sinkId", _sink_id, "the sink's name for ever; one query on the cluster uses it; needed"
     )
     topic: str | None = _option(
         "topic",
@@ -160,11 +159,22 @@ class SinkSettings:
         _text,
         "whose batch ids these are; needed outside a streaming query's `foreachBatch`",
     )
-    ledger_topic: str = _option(
+    ledger_topic: str | None = _option(
         "ledgerTopic",
         _text,
-        "the topic that the ledger's offsets name; default `topic`. Deleting it deletes the"
-        " ledger",
+        "the topic that the ledger's offsets name; default `topic`. Deleting it deletes them",
+    )
+    ledger: str = _option(
+        "ledger",
+        read_place,
+        "`offsets` (the default), `topic` for [a topic](#a-ledger-in-a-topic), or `topic:NAME`",
+        default=OFFSETS,
+    )
+    ledger_keeps: int = _option(
+        "ledgerKeeps",
+        _number_of("a number of days"),
+        "for how many days named runs are remembered; default 400",
+        default=400,
     )
     transaction_timeout_ms: int | None = _option(
         "transactionTimeout",
@@ -229,9 +239,10 @@ class SinkSettings:
         return self.atomicity == "batch"
 
     @property
-    def ledger(self) -> Ledger:
+    def sink_ledger(self) -> Ledger:
         """The ledger of the sink."""
-        return Ledger(self.bootstrap_servers, self.sink_id, self.ledger_topic, self.security)
+        cluster = self.bootstrap_servers, self.sink_id
+        return ledger_at(self.ledger, *cluster, self.ledger_topic, self.security)
 
     @property
     def rules(self) -> LedgerRules:
@@ -252,7 +263,7 @@ class SinkSettings:
         """
         known = None
         if partitions is not None:
-            known = partitions_of_topic(self.ledger, self.topic, partitions)
+            known = partitions_of_topic(self.sink_ledger, self.topic, partitions)
         return RowReader(self.topic, self.include_headers, known)
 
 
@@ -296,10 +307,10 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
     values["on_replay_mismatch"] = _on_replay_mismatch(values)
     # The offset's topic has to exist, and the one of the rows does.
     values["ledger_topic"] = values["ledger_topic"] or values["topic"]
-    if values["ledger_topic"] is None:
+    if values["ledger_topic"] is None and values["ledger"] == OFFSETS:
         raise InvalidConfigurationError(
-            "ledger_topic (option ledgerTopic) is needed when rows choose their topic: name a "
-            "topic that lives as long as the query"
+            "ledger_topic (option ledgerTopic) is needed when rows choose their topic: name one "
+            "that lives as long as the query"
         )
     # Back among the producer's settings, since the argument may have named it.
     producer[_SERVERS] = values[_SERVERS_ARGUMENT]

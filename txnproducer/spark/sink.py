@@ -66,6 +66,9 @@ class ExactlyOnceKafkaSink:
         query_id: of the query that the batch ids belong to; None to ask Spark (streaming queries
             only).
         ledger_topic: the topic that the ledger's offsets name; default `topic`.
+        ledger: "offsets" (the default), or "topic" for a compacted topic of the sink's own, where
+            entries do not expire; "topic:NAME" for another name than `<sink_id>.ledger`.
+        ledger_keeps: with "topic", for how many days named runs are remembered; default 400.
         on_missing_ledger: "stop" (the default), or "write" if no ledger is expected.
         on_replay_mismatch: for a batch that comes again with other rows. "stop" refuses it, and
             "keep" leaves committed rows as they are. With "prepared" the default is "warn": a
@@ -97,6 +100,8 @@ class ExactlyOnceKafkaSink:
         writers: int | None = None,
         query_id: str | None = None,
         ledger_topic: str | None = None,
+        ledger: str | None = None,
+        ledger_keeps: int | None = None,
         on_missing_ledger: Literal["stop", "write"] | None = None,
         on_replay_mismatch: Literal["stop", "keep", "warn"] | None = None,
         on_foreign_ledger: Literal["stop", "take_over"] | None = None,
@@ -116,7 +121,7 @@ class ExactlyOnceKafkaSink:
         self._lock = SinkLock()
         self._last_query_id: str | None = None
         self._settings = settings
-        self._ledger = settings.ledger
+        self._ledger = settings.sink_ledger
         self._on_event = on_event
         # Of the other two the first look checks the rights on groups, as it knows how many there
         # are.
@@ -224,14 +229,17 @@ class ExactlyOnceKafkaSink:
                 or that of the last batch.
 
         Returns:
-            How many entries were committed again. It is 0 while a batch is being written or was
-            broken off (a refresh would fence its tasks), and if the sink is another query's.
+            How many entries were committed again. It is 0 if they do not expire
+            (`ledger="topic"`), while a batch is being written or was broken off (a refresh would
+            fence its tasks), and if the sink is another query's.
 
         Raises:
             StaleRunError: another driver writes with this sink id.
             KafkaError: the cluster refused.
         """
         name = query_id or self._settings.query_id or self._last_query_id
+        if not self._ledger.expires:
+            return 0
         # Not waited for: a batch that is being written keeps its part of the ledger alive itself.
         if name is None or not self._lock.acquire_if_free():
             return 0

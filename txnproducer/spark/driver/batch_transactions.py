@@ -34,6 +34,7 @@ from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.batch_retries import RunBounds, retrying
+from txnproducer.spark.driver.whole_ledger import WholeLedger
 from txnproducer.spark.driver.whole_parts import (
     as_failed,
     entry_of,
@@ -45,12 +46,10 @@ from txnproducer.spark.errors import BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.leasing_producer import LeasingProducer
 from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
-from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S, CLOSE_S, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.ledger.take_over import TakeOver
 from txnproducer.spark.session import tells_of_stop
 from txnproducer.spark.tasks.participant import Part
 
@@ -82,7 +81,7 @@ class BatchTransactions:
         self, ledger: Ledger, rules: LedgerRules, tell: Callable[[str, int, int], None]
     ) -> None:
         self._ledger = ledger
-        self._taking = TakeOver(rules)
+        self._entries = WholeLedger(ledger, rules)
         self._tell = tell
         self.last: LedgerEntry | None = None
         # As it was found or left while this driver has held the id without a break.
@@ -140,6 +139,7 @@ class BatchTransactions:
         try:
             # After the id is taken: until then an earlier driver's commit could still be on its
             # way.
+            self._ledger.move(producer, self._ledger.whole_group, is_last=True)
             entry = self._look(batch)
         except BaseException:
             producer.close(0)
@@ -222,7 +222,9 @@ class BatchTransactions:
         try:
             producer.begin_transaction()
             fill(producer, parts)
-            self._write_entry(producer, batch, parts)
+            # In the same transaction as the rows, so that the two cannot disagree.
+            entry = entry_of(batch, parts)
+            self._entries.write(producer, self._lease, self._settings, batch, entry)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
             raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
         except BaseException as error:
@@ -250,17 +252,11 @@ class BatchTransactions:
         if batch.writers:
             # The lease takes ids of its own for the claims, and each needs the right to Write.
             with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
-                self._lease = producer.lease(batch.writers)
+                self._lease = producer.lease(self._entries.claims(batch))
             parts += run_tasks(self._lease, self._bounds.is_last)
             # Before the receipts are adopted: a commit with one part missing would tear the batch.
             refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)
-
-    def _write_entry(
-        self, producer: TransactionalProducer, batch: LedgerBatch, parts: list[Part]
-    ) -> None:
-        # In the same transaction as the rows, so that the two cannot disagree.
-        self._ledger.write_whole(producer, entry_of(batch, parts))
 
     def _commit(
         self, producer: TransactionalProducer, batch: LedgerBatch, parts: list[Part]
@@ -386,13 +382,7 @@ class BatchTransactions:
         return producer
 
     def _look(self, batch: LedgerBatch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
-        # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
-        view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
-        check_one_atomicity(self._ledger, view, "batch")
-        self.last = view.whole
-        entries = {} if view.whole is None else {0: view.whole}
-        self._taking.look_at(None, entries, batch.query_id)
-        is_taken_over = bool(self._taking.of(entries, batch.batch_id, batch.query_id))
-        return self._taking.rules.check_whole(
-            view.whole, batch.batch_id, batch.query_id, is_taken_over=is_taken_over
-        )
+        try:
+            return self._entries.look(batch, waits_for_undecided=waits_for_undecided)
+        finally:
+            self.last = self._entries.last

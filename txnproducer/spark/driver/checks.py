@@ -17,6 +17,7 @@ from txnproducer.admin import broker_setting
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger import rights
+from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
 
@@ -104,6 +105,7 @@ class ClusterChecks:
             InvalidConfigurationError: the time-out is above the broker's maximum.
         """
         if self._timeout_ms is None:
+            check_ledger_topic(self._ledger)  # it makes the topic, which is checked next
             self.partitions = rights.check_topics(self._ledger, self._settings.topic)
             if self._checks_groups:
                 ledger = self._ledger

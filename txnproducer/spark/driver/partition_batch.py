@@ -161,7 +161,13 @@ class PartitionBatches:
             found = dict(enumerate(partitions.run(reading)))
             slots = assign_slots(batch_id, done, found, on_mismatch)
         checked_s = time.monotonic()
-        order = PartitionOrder(plan.run, partitions.count, taken_over=plan.taken_over, slots=slots)
+        order = PartitionOrder(
+            plan.run,
+            partitions.count,
+            taken_over=plan.taken_over,
+            slots=slots,
+            ledger=plan.ledger,
+        )
         reports = _run_tasks(partitions, plan, order)
         # Not after an error: then the ledger shows whether the run can go on.
         self.runs.batch_done()
@@ -245,7 +251,9 @@ class PartitionBatches:
         run, done = self.runs.enter(batch, self._cluster.producer_settings())
         if len(done) == batch.writers:
             _LOG.info("batch %d is committed already; its rows are compared", batch.batch_id)
-        return self._batch_plan(batch, run), done
+        # After the look: tasks read only what has been written since.
+        plan = replace(self._batch_plan(batch, run), ledger=self._ledger.for_tasks())
+        return plan, done
 
     def _batch_plan(self, batch: LedgerBatch, run: int) -> BatchPlan:
         return BatchPlan(

@@ -252,6 +252,8 @@ class Runs:
         if before is None or not entries:
             self._shut_out_whole_batches(settings)
         self._fence(range(plan.most_writers), settings)
+        if self._ledger.is_moving:
+            self._end_move(plan, settings)
         _LOG.info("run %d begins: %d id(s) taken", plan.run, plan.most_writers)
         return plan
 
@@ -266,9 +268,16 @@ class Runs:
         Raises:
             LedgerError: a whole batch was committed.
         """
-        with self._holding(self._ledger.whole_id, settings):
-            pass
+        with self._holding(self._ledger.whole_id, settings) as producer:
+            self._ledger.move(producer, self._ledger.whole_group)
         self._first_look.view()
+
+    def _end_move(self, plan: PlanEntry, settings: Mapping[str, str]) -> None:
+        """Note in the ledger that the entries of all ids are in their new place."""
+        with self._planning(settings) as producer:
+            # Another driver that has begun a run meanwhile moves what is left itself.
+            check_run(self._ledger.read()[0], plan.run, plan.query_id)
+            self._ledger.move(producer, self._ledger.plan_group, is_last=True)
 
     def _next_plan(self, before: PlanEntry | None, batch: LedgerBatch, known: int) -> PlanEntry:
         run, most = (0, 0) if before is None else (before.run, before.most_writers)
@@ -356,7 +365,17 @@ class Runs:
         Raises:
             KafkaError: the cluster refused one of them, or did not answer.
         """
+        if self._ledger.is_moving:
+            # Each entry moves in a transaction under its own id.
+            with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+                list(pool.map(lambda partition: self._move(partition, settings), partitions))
+            return
         take_ids(self._ledger, map(self._ledger.transactional_id, partitions), settings)
+
+    def _move(self, partition: int, settings: Mapping[str, str]) -> None:
+        """Take a partition's id, and move its entry to its new place."""
+        with self._holding(self._ledger.transactional_id(partition), settings) as producer:
+            self._ledger.move(producer, self._ledger.group(partition))
 
     def take(self, partition: int, settings: Mapping[str, str]) -> None:
         """Take a partition's id. Fence its task, and abort the transaction that it left open.

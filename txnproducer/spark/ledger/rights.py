@@ -48,10 +48,12 @@ def check_topics(ledger: Ledger, topic: str | None) -> int:
         SinkError: a topic does not exist.
         MissingRightError: Write on the topic, or Read on the ledger's, is missing.
     """
-    needed = {ledger.topic: ["READ"]}
+    needed = ledger.needed_topics()
     if topic is not None:
         # The ledger's topic is often the same one, and then needs both.
-        needed.setdefault(topic, []).append("WRITE")
+        rights = needed.setdefault(topic, [])
+        if "WRITE" not in rights:
+            rights.append("WRITE")
     found = topic_access(ledger.bootstrap_servers, needed, **ledger.security)
     for name, operations in needed.items():
         _check_topic(ledger, name, found[name], operations)
@@ -72,6 +74,8 @@ def _check_topic(ledger: Ledger, name: str, access: TopicAccess, operations: lis
         use = "the ledger's offsets are committed for it" if "READ" in missing else "rows"
         if len(missing) == 2:
             use = "rows, and the ledger's offsets"
+        if name == ledger.records_topic:
+            use = "the ledger's records"
         raise _missing(ledger, missing, "topic", name, f"--topic {name}", use)
 
 

@@ -19,20 +19,25 @@ import atexit
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self, cast
 
-from txnproducer.admin import committed_offsets, group_ids
+from txnproducer._shell.record_writer import RecordWriter
+from txnproducer.admin import Asker, committed_offsets, group_ids
+from txnproducer.errors import IllegalStateError
+from txnproducer.lease import TransactionParticipant
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.spark.ledger.decisions import Decision, parse_decision, pieces_of
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
+from txnproducer.spark.ledger.move import refuse_moved
 
 # Of an entry that nothing changes. Much less than brokers keep offsets: seven days by default.
 REFRESH_AFTER_S: Final = 6 * 3600.0
-_TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 # One for each process, a driver or a worker: every batch asks again.
 _CLIENTS: Final = KeptClients()
+ask_kept: Final[Asker] = _CLIENTS.ask
 atexit.register(_CLIENTS.close)
 
 
@@ -123,7 +128,7 @@ class Ledger:
         # Without the number: groups of the plan, of whole batches and of sinks like "a.p" stay out
         # below.
         prefix = self.group(0)[:-1]
-        names = group_ids(self.bootstrap_servers, prefix, _TIMEOUT_S, **dict(self.security))
+        names = group_ids(self.bootstrap_servers, prefix, TIMEOUT_S, **dict(self.security))
         ends = (name.removeprefix(prefix) for name in names)
         return sorted(int(end) for end in ends if end.isdecimal())
 
@@ -132,7 +137,7 @@ class Ledger:
         partitions: Iterable[int] = (),
         *,
         waits_for_undecided: bool = True,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> tuple[PlanEntry | None, dict[int, LedgerEntry]]:
         """Return the plan, and the entries of partitions. Those without an entry are left out.
 
@@ -220,9 +225,21 @@ class Ledger:
         groups: Iterable[str],
         *,
         waits_for_undecided: bool,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> dict[str, OffsetAndMetadata]:
         """Return the entries of groups, as stored. Groups without one are left out."""
+        found = self._offsets(groups, waits_for_undecided=waits_for_undecided, timeout_s=timeout_s)
+        refuse_moved(self.sink_id, found)
+        return found
+
+    def _offsets(
+        self,
+        groups: Iterable[str],
+        *,
+        waits_for_undecided: bool,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[str, OffsetAndMetadata]:
+        """Return the offsets of groups, also of those that have moved to a topic."""
         found = committed_offsets(
             self.bootstrap_servers,
             groups,
@@ -232,20 +249,20 @@ class Ledger:
             partitions=[self.place],
             waits_for_undecided=waits_for_undecided,
             # A question takes 2 ms, and a connection of its own for it 20.
-            asker=_CLIENTS.ask,
+            asker=ask_kept,
             **dict(self.security),
         )
         return {
             group: offsets[self.place] for group, offsets in found.items() if self.place in offsets
         }
 
-    def write_whole(self, producer: TransactionalProducer, entry: LedgerEntry) -> None:
-        """Add the entry of a whole batch to the producer's open transaction."""
-        self._write(producer, self.whole_group, _dated(entry).stored())
+    def write_whole(self, writer: RecordWriter, entry: LedgerEntry) -> None:
+        """Add the entry of a whole batch to the writer's open transaction."""
+        self._write(writer, self.whole_group, dated(entry).stored())
 
-    def write(self, producer: TransactionalProducer, partition: int, entry: LedgerEntry) -> None:
-        """Add the entry of a partition to the producer's open transaction."""
-        self._write(producer, self.group(partition), _dated(entry).stored())
+    def write(self, writer: RecordWriter, partition: int, entry: LedgerEntry) -> None:
+        """Add the entry of a partition to the writer's open transaction."""
+        self._write(writer, self.group(partition), dated(entry).stored())
 
     def write_plan(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
         """Add the plan to the producer's open transaction."""
@@ -256,12 +273,47 @@ class Ledger:
         for piece, stored in enumerate(decision.stored()):
             self._write(producer, self.decision_group(piece), stored)
 
-    def _write(
-        self, producer: TransactionalProducer, group: str, stored: OffsetAndMetadata
-    ) -> None:
+    def _write(self, writer: RecordWriter, group: str, stored: OffsetAndMetadata) -> None:
+        if isinstance(writer, TransactionParticipant):
+            raise IllegalStateError("a participant cannot commit offsets, and so no entry")
         # Without a generation and a member, which the coordinator then does not check: no consumer
         # is in the group.
-        producer.send_offsets_to_transaction({self.place: stored}, ConsumerGroupMetadata(group))
+        cast(TransactionalProducer, writer).send_offsets_to_transaction(
+            {self.place: stored}, ConsumerGroupMetadata(group)
+        )
+
+    # --- a ledger in a topic (`topic_ledger.py`) does more ---------------------------------------
+
+    @property
+    def records_topic(self) -> str | None:
+        """The topic that holds the entries as records, or None."""
+        return None
+
+    def needed_topics(self) -> dict[str, list[str]]:
+        """Return the topics that the ledger uses, with the rights that it needs there."""
+        return {self.topic: ["READ"]}
+
+    @property
+    def expires(self) -> bool:
+        """Whether entries that nothing commits again vanish after a while."""
+        return True
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether entries may still be in another place than this one."""
+        return False
+
+    @property
+    def own_claims(self) -> int:
+        """How many claims the driver needs in a leased transaction to write the entry itself."""
+        return 0
+
+    def move(self, producer: TransactionalProducer, group: str, *, is_last: bool = False) -> None:
+        """Move an id's entry to this place, after the id was taken."""
+
+    def for_tasks(self) -> Self:
+        """Return the ledger for the tasks of a batch."""
+        return self
 
 
 def close_connections() -> None:
@@ -269,7 +321,7 @@ def close_connections() -> None:
     _CLIENTS.close()
 
 
-def _dated(entry: LedgerEntry) -> LedgerEntry:
+def dated(entry: LedgerEntry) -> LedgerEntry:
     """Return an entry with its time. An entry that is written again keeps the time it has."""
     # The wall clock, since another process, perhaps weeks later, shows the entry's age.
     return entry if entry.at_ms is not None else replace(entry, at_ms=int(time.time() * 1000))

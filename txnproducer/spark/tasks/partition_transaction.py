@@ -238,6 +238,7 @@ class PartitionOrder:
         is_read_only: whether the tasks only read, and write nothing.
         taken_over: see `BatchPlan`.
         slots: see `BatchPlan`.
+        ledger: see `BatchPlan`; None for the plan's own.
     """
 
     run: int
@@ -245,6 +246,7 @@ class PartitionOrder:
     is_read_only: bool = False
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
     slots: Mapping[int, Slot] = field(default_factory=dict)
+    ledger: Ledger | None = None
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,7 @@ class PartitionTask:
             writers=order.writers,
             taken_over=order.taken_over,
             slots=order.slots,
+            ledger=order.ledger or self.plan.ledger,
         )
         source = plan.arrow_rows(batches)
         if not order.is_read_only:

@@ -1,0 +1,104 @@
+"""The topic of a ledger: it is made if it is not there, and refused if it would lose entries.
+
+Owns: the topic's settings, the checks, their texts. Must not know: the entries.
+
+Rules:
+* A topic of one partition that is compacted and nothing else. Any other policy would delete
+  entries by age or size, and the sink would write committed batches once more.
+* A sink that keeps its ledger in offsets is refused if a topic of its ledger is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from txnproducer.admin import create_topic, partition_count, topic_settings
+from txnproducer.errors import AuthorizationError, TopicExistsError
+from txnproducer.spark.errors import LedgerError, MissingRightError
+from txnproducer.spark.ledger.move import default_topic, moved
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.topic_ledger import TopicLedger
+
+_LOG = logging.getLogger(__name__)
+SETTINGS: Final = {
+    "cleanup.policy": "compact",
+    # The newest segment is never compacted, and is read at each start. This is Kafka's minimum.
+    "segment.bytes": str(1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.01",
+    # Of the markers of transactions that have no record left: without it they stay for a day, and
+    # are most of the log.
+    "delete.retention.ms": "60000",
+}
+
+
+def check_ledger_topic(ledger: Ledger) -> None:
+    """Check that the place of a ledger is the one that its sink has, and can keep it.
+
+    Raises:
+        LedgerError: the ledger is in a topic, and the sink was not told; or the topic is not
+            compacted, or has several partitions.
+        MissingRightError: there is no topic, and it may not be created.
+        KafkaError: the cluster refused, or did not answer.
+    """
+    count = partition_count(ledger.bootstrap_servers, _topic_of(ledger), **ledger.security)
+    if not isinstance(ledger, TopicLedger):
+        if count is not None:
+            raise moved(ledger.sink_id, default_topic(ledger.sink_id))
+        return
+    if count is None:
+        ledger.check_marks()  # a topic that was made by mistake would mislead the next start
+        _create(ledger)
+        return
+    if count != 1:
+        raise LedgerError(
+            f"the topic {ledger.log!r} has {count} partitions: the topic of a ledger has one. "
+            f"{_WAYS_OUT}"
+        )
+    _check_policy(ledger)
+
+
+_WAYS_OUT: Final = (
+    "Nothing was written. Ways out: let the sink make its topic, under another name "
+    '(ledger="topic:NAME"); or change this one, if nothing else uses it.'
+)
+
+
+def _topic_of(ledger: Ledger) -> str:
+    return ledger.log if isinstance(ledger, TopicLedger) else default_topic(ledger.sink_id)
+
+
+def _create(ledger: TopicLedger) -> None:
+    try:
+        create_topic(ledger.bootstrap_servers, ledger.log, 1, config=SETTINGS, **ledger.security)
+    except TopicExistsError:
+        # Another driver was quicker: it is looked at like any other.
+        _check_policy(ledger)
+    except AuthorizationError as error:
+        settings = " ".join(f"--config {name}={value}" for name, value in SETTINGS.items())
+        raise MissingRightError(
+            f"the topic {ledger.log!r} of the ledger does not exist, and may not be created with "
+            "these rights. No row was written. Way out: kafka-topics.sh --bootstrap-server "
+            f"{ledger.bootstrap_servers} --create --topic {ledger.log} --partitions 1 {settings}"
+        ) from error
+    else:
+        _LOG.info("the topic %s was created for the ledger", ledger.log)
+
+
+def _check_policy(ledger: TopicLedger) -> None:
+    try:
+        found = topic_settings(ledger.bootstrap_servers, ledger.log, **ledger.security)
+    except AuthorizationError as error:
+        _LOG.warning(
+            "cannot ask for the settings of the topic %s: %s. It must have cleanup.policy=compact",
+            ledger.log,
+            error,
+        )
+        return
+    policy = found.get("cleanup.policy")
+    if policy != "compact":
+        raise LedgerError(
+            f"the topic {ledger.log!r} has cleanup.policy={policy}, so that entries of the ledger "
+            "would be deleted, and batches be written twice. It needs cleanup.policy=compact. "
+            f"{_WAYS_OUT}"
+        )

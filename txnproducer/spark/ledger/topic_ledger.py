@@ -1,0 +1,270 @@
+"""The ledger of a sink in a topic of its own: records that do not expire.
+
+Why it exists: brokers forget offsets after seven days, so that a weekly job would find no ledger,
+and monitoring takes a ledger's groups for consumers that lag.
+
+Owns: keys and values of the records, a durable format, and the move from offsets to the topic.
+Must not know: what an entry means, how a topic is read (`topic_log.py`).
+
+A record's key is the end of the transactional id (`plan`, `batch`, `p0`), or `run:` and the name
+of a run. Its value is the entry's own JSON, with its number. It is written in the transaction of
+the rows, as an offset is.
+
+Rules:
+* Until the record `moved` is there, the groups are read as well, and the higher number counts. The
+  groups go first: an entry that moves between the two questions is then found in the topic.
+* An entry moves when its id is held: nobody else can write it then. So all ids have moved when a
+  run has taken them.
+* Tasks read no groups: the driver has taken all ids before they start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from txnproducer._shell.record_writer import RecordWriter
+from txnproducer.producer import TransactionalProducer
+from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata
+from txnproducer.spark.errors import LedgerError
+from txnproducer.spark.ledger.move import mark_of, refuse_moved, topic_of
+from txnproducer.spark.ledger.store import TIMEOUT_S, Ledger, ask_kept
+from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored, TopicLog, log_of
+
+# Goes up with a change that an older version must not ignore: that version refuses the record.
+_FORMAT: Final = 1
+_MOVED: Final = "moved"
+RUN_PREFIX: Final = "run:"
+
+
+@dataclass(frozen=True)
+class TopicLedger(Ledger):
+    """The ledger of one sink, in a topic.
+
+    Attributes:
+        log: the topic, of one partition.
+        known: what the driver has read, for its tasks; None on the driver.
+    """
+
+    log: str = ""
+    known: Snapshot | None = field(default=None, repr=False)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def known_partitions(self) -> list[int]:
+        """Return the partitions that have an entry, in order."""
+        state = self._state()
+        ends = (key.removeprefix("p") for key, one in state.found.items() if one.value is not None)
+        there = {int(end) for end in ends if end.isdecimal()}
+        if not self._has_moved(state):
+            there.update(super().known_partitions())
+        return sorted(there)
+
+    def _committed(
+        self,
+        groups: Iterable[str],
+        *,
+        waits_for_undecided: bool,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[str, OffsetAndMetadata]:
+        keys = {self._key(group): group for group in groups}
+        offsets: dict[str, OffsetAndMetadata] = {}
+        if not self._has_moved(self._state()):
+            offsets = self._offsets(
+                keys.values(), waits_for_undecided=waits_for_undecided, timeout_s=timeout_s
+            )
+            refuse_moved(self.sink_id, offsets, self.log)
+        state = self._state(keys, waits_for_undecided=waits_for_undecided, timeout_s=timeout_s)
+        found = {}
+        for key, group in keys.items():
+            one = _higher(self._record(state.found.get(key), key), offsets.get(group))
+            if one is not None:
+                found[group] = one
+        return found
+
+    def stored(
+        self, keys: Iterable[str] | None = None, *, waits_for_undecided: bool = True
+    ) -> dict[str, Stored]:
+        """Return the last committed records of keys, or of all. Deleted ones are left out."""
+        wanted = None if keys is None else list(keys)
+        state = self._state(wanted or (), waits_for_undecided=waits_for_undecided)
+        return {
+            key: one
+            for key, one in state.found.items()
+            if one.value is not None and (wanted is None or key in wanted)
+        }
+
+    def parsed(self, key: str, one: Stored) -> OffsetAndMetadata:
+        """Return the number and the text of a record.
+
+        Raises:
+            LedgerError: it is none of a ledger, or of a newer version.
+        """
+        stored = self._record(one, key)
+        if stored is None:
+            raise LedgerError(f"the key {key!r} of the topic {self.log} was deleted")
+        return stored
+
+    def _record(self, one: Stored | None, key: str) -> OffsetAndMetadata | None:
+        if one is None or one.value is None:
+            return None
+        try:
+            fields = json.loads(one.value)
+            number, version = fields.pop("number"), fields["v"]
+            if version == _FORMAT and isinstance(number, int):
+                return OffsetAndMetadata(number, json.dumps(fields, separators=(",", ":")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LedgerError(
+                f"the topic {self.log} does not hold a ledger: the value of its key {key!r} is "
+                f"{one.value!r}. Nobody but the sink may write to it; use another topic for the "
+                "ledger, or another sink id"
+            ) from error
+        raise LedgerError(
+            f"the topic {self.log} has an entry of format {version!r} for {key!r}; this version "
+            f"reads format {_FORMAT}: use the version that wrote it, or a newer one"
+        )
+
+    def _state(
+        self,
+        keys: Iterable[str] = (),
+        *,
+        waits_for_undecided: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> LogState:
+        return self._reader().read(
+            list(keys),
+            ask_kept,
+            self.security,
+            timeout_s,
+            waits_for_undecided=waits_for_undecided,
+        )
+
+    def _reader(self) -> TopicLog:
+        log = log_of(self.bootstrap_servers, self.log)
+        if self.known is not None:
+            log.go_on_from(self.known)
+        return log
+
+    # --- writing --------------------------------------------------------------------------------
+
+    @property
+    def records_topic(self) -> str:
+        """See `Ledger`."""
+        return self.log
+
+    def needed_topics(self) -> dict[str, list[str]]:
+        """See `Ledger`."""
+        # The marks are offsets of the other one.
+        return {self.topic: ["READ"], self.log: ["READ", "WRITE"]}
+
+    @property
+    def expires(self) -> bool:
+        """See `Ledger`."""
+        return False
+
+    @property
+    def own_claims(self) -> int:
+        """See `Ledger`: while a transaction is leased, its holder writes no records itself."""
+        return 1
+
+    def write_record(self, writer: RecordWriter, key: str, stored: OffsetAndMetadata) -> None:
+        """Add a record to the writer's open transaction."""
+        text = json.dumps(
+            {"number": stored.offset, **json.loads(stored.metadata)}, separators=(",", ":")
+        )
+        writer.send(self.log, text.encode(), key.encode(), partition=0)
+
+    def delete_record(self, writer: RecordWriter, key: str) -> None:
+        """Add the deletion of a key to the writer's open transaction."""
+        writer.send(self.log, None, key.encode(), partition=0)
+
+    def _write(self, writer: RecordWriter, group: str, stored: OffsetAndMetadata) -> None:
+        self.write_record(writer, self._key(group), stored)
+        # With every plan, so that the mark does not expire while the sink is in use.
+        if group == self.plan_group and isinstance(writer, TransactionalProducer):
+            self._mark(writer, group)
+
+    def _mark(self, producer: TransactionalProducer, group: str) -> None:
+        producer.send_offsets_to_transaction(
+            {self.place: mark_of(self.log)}, ConsumerGroupMetadata(group)
+        )
+
+    def _key(self, group: str) -> str:
+        return group.removeprefix(self.group_prefix)
+
+    # --- the move -------------------------------------------------------------------------------
+
+    def check_marks(self) -> None:
+        """Check that no mark names another topic. Marks may have expired.
+
+        Raises:
+            LedgerError: one does.
+        """
+        groups = [self.plan_group, self.whole_group]
+        refuse_moved(self.sink_id, self._offsets(groups, waits_for_undecided=False), self.log)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether entries of some ids may still be in offsets."""
+        if _MOVED in self._reader().snapshot([_MOVED]).found:
+            return False  # for good, so the cluster need not be asked again
+        return not self._has_moved(self._state())
+
+    def move(self, producer: TransactionalProducer, group: str, *, is_last: bool = False) -> None:
+        """Move the entry of an id that the producer holds, if it is still in its group.
+
+        Args:
+            producer: holds the id; no transaction is open.
+            group: of the id.
+            is_last: whether no other id of the sink is left.
+
+        Raises:
+            LedgerError: the entry has moved to another topic.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        if not self.is_moving:
+            return
+        offsets = self._offsets([group], waits_for_undecided=True)
+        refuse_moved(self.sink_id, offsets, self.log)
+        stored = offsets.get(group)
+        is_there = stored is not None and topic_of(stored) is None
+        # A partition that never wrote needs no mark: every version reads the plan first.
+        is_marked = is_there or group in (self.plan_group, self.whole_group)
+        if not (is_marked or is_last):
+            return
+        with producer.transaction():
+            key = self._key(group)
+            record = self._record(self._state([key], waits_for_undecided=True).found.get(key), key)
+            if is_there and stored is not None and _higher(record, stored) is stored:
+                self.write_record(producer, key, stored)
+            if is_marked:
+                self._mark(producer, group)
+            if is_last:
+                self.write_moved(producer)
+
+    def write_moved(self, producer: TransactionalProducer) -> None:
+        """Add to the producer's open transaction that no id has its entry in offsets any more."""
+        self.write_record(producer, _MOVED, OffsetAndMetadata(0, json.dumps({"v": _FORMAT})))
+
+    def _has_moved(self, state: LogState) -> bool:
+        return self.known is not None or _MOVED in state.found
+
+    def for_tasks(self) -> TopicLedger:
+        """Return the ledger for the tasks of a batch, with all that the driver has read."""
+        # Without a question: the driver has just looked at the ledger, and has all ids.
+        known = self._reader().snapshot()
+        found = {key: one for key, one in known.found.items() if not key.startswith(RUN_PREFIX)}
+        return replace(self, known=Snapshot(known.offset, found))
+
+
+def _higher(
+    record: OffsetAndMetadata | None, offset: OffsetAndMetadata | None
+) -> OffsetAndMetadata | None:
+    """Return the entry that counts: of two, the one with the higher number."""
+    if offset is None or topic_of(offset) is not None:
+        return record
+    if record is None or offset.offset > record.offset:
+        return offset
+    return record
