@@ -51,6 +51,14 @@ SHOWS = {
         "again: 1000 rows recognised, 0 transactions",
     ],
     "spark_data_source.py": ["read back: 250 rows, 250 of them different"],
+    "spark_scheduled_runs.py": [
+        "2026-04-02: failed (",
+        "2026-04-03: 100 rows, written",
+        "2026-04-02: 100 rows, written",
+        "2026-04-01: 100 rows, was there already",
+        "2026-03-31: 100 rows, written",
+        "read back: 400 rows, 400 of them different",
+    ],
     "spark_streaming.py": ["read back: 300 rows, 300 of them different"],
     "web_service.py": [
         "200 requests answered with 201",

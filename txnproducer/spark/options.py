@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
-from txnproducer.spark.ledger.places import OFFSETS, ledger_at, read_place
+from txnproducer.spark.ledger.places import KEEPS_DAYS, OFFSETS, ledger_at, read_place
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.producer_settings import read_producer_setting, security_of, with_login
@@ -173,8 +173,8 @@ class SinkSettings:
     ledger_keeps: int = _option(
         "ledgerKeeps",
         _number_of("a number of days"),
-        "for how many days named runs are remembered; default 400",
-        default=400,
+        "for how many days [named runs](#named-runs) are remembered; default 400",
+        default=KEEPS_DAYS,
     )
     transaction_timeout_ms: int | None = _option(
         "transactionTimeout",
@@ -241,8 +241,8 @@ class SinkSettings:
     @property
     def sink_ledger(self) -> Ledger:
         """The ledger of the sink."""
-        cluster = self.bootstrap_servers, self.sink_id
-        return ledger_at(self.ledger, *cluster, self.ledger_topic, self.security)
+        place = ledger_at(self.ledger, self.ledger_topic, self.ledger_keeps)
+        return place(self.bootstrap_servers, self.sink_id, security=self.security)
 
     @property
     def rules(self) -> LedgerRules:

@@ -77,6 +77,7 @@ class BatchReport:
         slowest: the partition that took longest, or None.
         is_by_driver: whether the driver has written the rows itself.
         has_other_rows: whether the batch was committed before, with other rows than it has now.
+        run_id: the name of the run, if it has one; `batch_id` is 0 then.
     """
 
     batch_id: int
@@ -92,14 +93,19 @@ class BatchReport:
     slowest: int | None = None
     is_by_driver: bool = False
     has_other_rows: bool = False
+    run_id: str | None = None
+
+    @property
+    def _name(self) -> str:
+        return str(self.batch_id) if self.run_id is None else self.run_id
 
     def tell(self, sink_id: str, timeout_ms: int) -> None:
         """Write a line to the log, and a warning if the time-out has come near."""
         _LOG.info(
-            "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d replayed, %d retries, "
+            "sink %s, batch %s: %d rows, %d bytes, %d transactions, %d replayed, %d retries, "
             "%.2f s (%s), %.0f %% of the transaction time-out",
             sink_id,
-            self.batch_id,
+            self._name,
             self.rows,
             self.size_bytes,
             self.transactions,
@@ -114,11 +120,11 @@ class BatchReport:
         if self.timeout_share > _NEAR_TIMEOUT:
             part = "" if self.slowest is None else f"; the slowest part was {self.slowest}"
             _LOG.warning(
-                "sink %s, batch %d used %.0f %% of the transaction time-out (transactionTimeout="
+                "sink %s, batch %s used %.0f %% of the transaction time-out (transactionTimeout="
                 "%d ms)%s. After that time the broker aborts the batch: raise transactionTimeout,"
                 " or make batches smaller",
                 sink_id,
-                self.batch_id,
+                self._name,
                 self.timeout_share * 100,
                 timeout_ms,
                 part,
@@ -244,14 +250,9 @@ def report_whole(
     )
 
 
-def report_found(
-    batch_id: int, rows: int, writers: int, seconds: float, *, has_other_rows: bool = False
-) -> BatchReport:
+def report_found(batch_id: int, rows: int, writers: int, seconds: float) -> BatchReport:
     """Return the report of a batch that was committed before this call."""
-    phases = {"driver.check": seconds}
-    return BatchReport(
-        batch_id, rows, 0, 0, writers, seconds, (), phases, has_other_rows=has_other_rows
-    )
+    return BatchReport(batch_id, rows, 0, 0, writers, seconds, (), {"driver.check": seconds})
 
 
 def _added_up(parts: Iterable[PartitionReport]) -> dict[str, float]:

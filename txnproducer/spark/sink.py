@@ -136,12 +136,16 @@ class ExactlyOnceKafkaSink:
         """Write a micro-batch. `foreachBatch` calls this."""
         self.write(df, batch_id)
 
-    def write(self, df: Any, batch_id: int) -> BatchReport:
-        """Write a frame as a batch.
+    def write(
+        self, df: Any, batch_id: int | None = None, *, run_id: str | None = None
+    ) -> BatchReport:
+        """Write a frame as a batch, which has a number or a name.
 
         Args:
             df: the frame.
             batch_id: grows from batch to batch; the same id again is a replay of that batch.
+            run_id: any text, such as a scheduler's logical date, in any order; the same text again
+                is a replay. It needs `ledger="topic"` and atomicity "batch".
 
         Returns:
             The report of the batch.
@@ -154,7 +158,12 @@ class ExactlyOnceKafkaSink:
             Exception: raised by Spark when a task has failed too often.
         """
         began = time.monotonic()
-        checks.check_batch_id(batch_id)
+        named: dict[str, str] = {}
+        if run_id is None:
+            number = checks.check_batch_id(batch_id)
+        else:
+            checks.check_named(self._settings, run_id, batch_id)
+            number, named = 0, {"run_id": run_id}
         # Before the cluster is asked: a frame that does not fit needs no connection to be refused.
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
@@ -162,14 +171,14 @@ class ExactlyOnceKafkaSink:
             checks.check_speculation(self._settings.atomicity, is_on=session.speculates(df))
         # Kept for `refresh_ledger`, which has no frame to ask.
         self._last_query_id = query_id
-        text = f"sink {self._settings.sink_id}, batch {batch_id}"
+        text = f"sink {self._settings.sink_id}, batch {number if run_id is None else run_id}"
         # The lock first: a listener may refresh the ledger in its own thread, and would fence the
         # tasks.
         with self._lock, session.described(df, text), session.brief_stop(df):
             # First, since counting the partitions runs the frame's shuffles.
             self._cluster.producer_settings()
-            self._batches.check(batch_id, query_id)
-            report = self._batches.write(df, batch_id, query_id, began)
+            self._batches.check(number, query_id, **named)
+            report = self._batches.write(df, number, query_id, began, **named)
             return self._publish(report)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:

@@ -94,7 +94,7 @@ class BatchTransactions:
         self._bounds = RunBounds()
         self._began_s = 0.0
 
-    def check(self, batch_id: int, query_id: str) -> None:
+    def check(self, batch: LedgerBatch) -> None:
         """Check that a batch may be written, before any id is taken.
 
         A transaction of an earlier driver may still be undecided. A driver that holds the sink
@@ -105,7 +105,7 @@ class BatchTransactions:
             KafkaError: the cluster refused, or did not answer.
         """
         if self._producer is None:
-            self._look(LedgerBatch(batch_id, query_id, 0), waits_for_undecided=False)
+            self._look(batch, waits_for_undecided=False)
 
     def enter(self, batch: LedgerBatch, settings: Mapping[str, str]) -> LedgerEntry | None:
         """Take the sink's id, and return the batch's entry if it is committed already.
@@ -116,7 +116,7 @@ class BatchTransactions:
         """
         self._settings = settings
         if self._producer is None:
-            self.check(batch.batch_id, batch.query_id)
+            self.check(batch)
             return self._open(batch)
         entry = self._look(batch)
         self._left_at = self.last
@@ -129,7 +129,7 @@ class BatchTransactions:
         refused. Until then the ledger is as the last batch left it.
         """
         left = self._left_at
-        if self._producer is None or left is None:
+        if self._producer is None or left is None or left.run_id or batch.run_id:
             return False
         return left.query_id == batch.query_id and left.batch_id < batch.batch_id
 
@@ -272,9 +272,7 @@ class BatchTransactions:
             # A new producer takes the id: the commit is decided then, and the ledger shows it.
             if self._open(batch) is None:
                 raise timeout or as_failed(batch, error) from error
-            _LOG.warning(
-                "batch %d is committed, though the commit said: %s", batch.batch_id, error
-            )
+            _LOG.warning("batch %s is committed, though the commit said: %s", batch.name, error)
             return parts, None
         except BaseException:
             self._give_up(0)  # interrupted: the next batch reads the ledger
@@ -293,7 +291,7 @@ class BatchTransactions:
         # retried.
         if self._lease is None or not is_lost(parts, error) or seconds * 1000 < timeout_ms:
             return None
-        return timed_out(batch.batch_id, timeout_ms, seconds, slowest(parts))
+        return timed_out(batch.name, timeout_ms, seconds, slowest(parts))
 
     def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
         """Return whether the transaction is lost because another driver has taken the id."""
@@ -311,7 +309,7 @@ class BatchTransactions:
         if entry is None:
             raise StaleRunError(
                 f"another driver writes with this sink id: it has taken {self._ledger.whole_id!r} "
-                f"while this one wrote batch {batch.batch_id}. Nothing of that was committed by "
+                f"while this one wrote batch {batch.name}. Nothing of that was committed by "
                 "this driver, which stops and leaves the batch to the other one. If two queries "
                 "run, end one of them, or give it a sink id of its own"
             ) from error

@@ -18,6 +18,8 @@ from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger import rights
 from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
+from txnproducer.spark.ledger.named_runs import check_run_id
+from txnproducer.spark.ledger.places import OFFSETS
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
 
@@ -29,8 +31,8 @@ LEAST_TIMEOUT_MS: Final = 40_000
 _MAX_TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
 
 
-def check_batch_id(batch_id: Any) -> None:
-    """Check the number of a batch, as Spark or the user gives it.
+def check_batch_id(batch_id: Any) -> int:
+    """Return the number of a batch, as Spark or the user gives it.
 
     Raises:
         InvalidConfigurationError: it is no integer, or below 0.
@@ -39,6 +41,27 @@ def check_batch_id(batch_id: Any) -> None:
     # negative.
     if type(batch_id) is not int or batch_id < 0:
         raise InvalidConfigurationError(f"batch_id={batch_id!r}: must be an integer, 0 or above")
+    return batch_id
+
+
+def check_named(settings: SinkSettings, run_id: Any, batch_id: Any) -> None:
+    """Check the name of a run, and that the sink takes names.
+
+    Raises:
+        InvalidConfigurationError: it is no name, there is a number as well, the ledger is in
+            offsets, or the atomicity is "partition".
+    """
+    check_run_id(run_id)
+    if batch_id is not None:
+        raise InvalidConfigurationError(
+            f"run_id={run_id!r} and batch_id={batch_id!r}: a batch has a name or a number"
+        )
+    if settings.ledger == OFFSETS or not settings.is_whole:
+        raise InvalidConfigurationError(
+            f'run_id={run_id!r} needs ledger="topic", where each name has an entry of its own, '
+            'and atomicity="batch": a run that is committed in part could be overtaken by any '
+            "other one"
+        )
 
 
 def check_writers(writers: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from txnproducer.spark.errors import ReplayMismatchError
 from txnproducer.spark.ledger.digest import total
@@ -40,7 +41,7 @@ def report_replay(
         ReplayMismatchError: the rows differ, and that is not allowed.
     """
     has_other_rows = False
-    _LOG.info("batch %d is committed already; it is not written again", entry.batch_id)
+    _LOG.info("batch %s is committed already; it is not written again", entry.name)
     if on_replay_mismatch != "keep":
         # Without this, a checkpoint that was set back, or a batch id given twice, loses new rows.
         found = list(read())
@@ -51,16 +52,15 @@ def report_replay(
             if on_replay_mismatch != "warn":
                 raise
             _LOG.warning(
-                "batch %d is wholly committed with %d rows, and comes again with %d, which are "
+                "batch %s is wholly committed with %d rows, and comes again with %d, which are "
                 "others. They are not written: either the frame does not give the same rows "
                 "again, which harms nothing, or the checkpoint was set back, or the batch id was "
                 "given twice, and these rows were never written",
-                entry.batch_id,
+                entry.name,
                 entry.rows,
                 rows,
             )
             has_other_rows = True
     seconds = time.monotonic() - began_s
-    return report_found(
-        entry.batch_id, entry.rows, entry.writers, seconds, has_other_rows=has_other_rows
-    )
+    report = report_found(entry.batch_id, entry.rows, entry.writers, seconds)
+    return replace(report, run_id=entry.run_id, has_other_rows=has_other_rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -67,13 +68,20 @@ class WholeBatches:
         self.transactions = BatchTransactions(ledger, settings.rules, partial(tell, on_event))
         self._small = SmallBatches(settings.driver_rows)
 
-    def check(self, batch_id: int, query_id: str) -> None:
+    def check(self, batch_id: int, query_id: str, run_id: str | None = None) -> None:
         """Check, before the frame is planned, that the batch may be written."""
-        self.transactions.check(batch_id, query_id)
+        self.transactions.check(LedgerBatch(batch_id, query_id, 0, run_id))
         if self.transactions.last is not None:
             self._small.note(self.transactions.last.rows)
 
-    def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
+    def write(
+        self,
+        frame: Any,
+        batch_id: int,
+        query_id: str,
+        began_s: float,
+        run_id: str | None = None,
+    ) -> BatchReport:
         """Write a batch, and return its report. The arguments: see `PartitionBatches.write`.
 
         Raises:
@@ -88,13 +96,14 @@ class WholeBatches:
         batches = self._small.read(frame)
         if batches is not None:
             stop = stop_raiser(frame)
-            return self._write_small(batches, LedgerBatch(batch_id, query_id, 1), began_s, stop)
+            small = LedgerBatch(batch_id, query_id, 1, run_id)
+            return self._write_small(batches, small, began_s, stop)
         cut = placed(frame, self._cluster.partitions)
         task = ParticipantTask(settings, reader, cut.places, batch_id, self._on_event)
         # Before the transaction begins: counting runs the frame's shuffles, and its time-out would
         # run.
         partitions = partitions_of(cut.frame, task, cut.count)
-        batch = LedgerBatch(batch_id, query_id, partitions.count)
+        batch = LedgerBatch(batch_id, query_id, partitions.count, run_id)
 
         def read() -> list[Content]:
             parts = partitions.run(ParticipantOrder(None)) if partitions.count else []
@@ -176,7 +185,7 @@ class WholeBatches:
                 is_by_driver=is_by_driver,
             )
         self._small.note(report.rows)
-        return report
+        return replace(report, run_id=batch.run_id)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """Commit the entry again as it is. See `BatchTransactions.refresh`."""

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txnproducer._shell.record_writer import RecordWriter
+from txnproducer.errors import IllegalStateError
 from txnproducer.lease import TransactionLease, TransactionParticipant
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
+from txnproducer.spark.ledger.named_runs import read_run, write_run
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import closing, config_for
-from txnproducer.spark.ledger.rules import LedgerRules
-from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.rules import LedgerRules, check_owner
+from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.ledger.take_over import TakeOver
+from txnproducer.spark.ledger.topic_ledger import TopicLedger
 
 
 class WholeLedger:
@@ -35,6 +39,7 @@ class WholeLedger:
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
         self._ledger = ledger
         self._taking = TakeOver(rules)
+        self._takes_over = rules.takes_over
         self.last: LedgerEntry | None = None
 
     def look(self, batch: LedgerBatch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
@@ -46,14 +51,38 @@ class WholeLedger:
         """
         # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
-        check_one_atomicity(self._ledger, view, is_whole=True)
+        check_one_atomicity(self._ledger, view, "batch")
         self.last = view.whole
+        if batch.run_id is not None or view.run is not None:
+            self._check_owner(view, batch)
+        if batch.run_id is not None:
+            return self._look_for_run(batch, batch.run_id, waits_for_undecided)
         entries = {} if view.whole is None else {0: view.whole}
         self._taking.look_at(None, entries, batch.query_id)
         is_taken_over = bool(self._taking.of(entries, batch.batch_id, batch.query_id))
         return self._taking.rules.check_whole(
             view.whole, batch.batch_id, batch.query_id, is_taken_over=is_taken_over
         )
+
+    def _check_owner(self, view: LedgerView, batch: LedgerBatch) -> None:
+        for entry in (view.whole, view.run):
+            if entry is not None and not self._takes_over:
+                check_owner(entry, batch.name, batch.query_id)
+
+    def _look_for_run(
+        self, batch: LedgerBatch, run_id: str, waits_for_undecided: bool
+    ) -> LedgerEntry | None:
+        entry = read_run(self._topic(), run_id, waits_for_undecided=waits_for_undecided)
+        if entry is None or entry.query_id == batch.query_id:
+            return entry
+        if not self._takes_over:
+            check_owner(entry, batch.name, batch.query_id)
+        return None  # another query's run of this name, which is written once more
+
+    def _topic(self) -> TopicLedger:
+        if not isinstance(self._ledger, TopicLedger):
+            raise IllegalStateError("a named run needs a ledger in a topic")
+        return self._ledger
 
     def claims(self, batch: LedgerBatch) -> int:
         """Return how many claims the transaction of a batch needs."""
@@ -80,10 +109,16 @@ class WholeLedger:
             KafkaError: refused, or failed; abort.
         """
         if lease is None or not self._ledger.own_claims:
-            self._ledger.write_whole(producer, entry)
+            self._write(producer, entry)
             return
         config = config_for(settings, self._ledger.whole_id)
         with closing(TransactionParticipant.from_config(lease, batch.writers, config)) as writer:
-            self._ledger.write_whole(writer, entry)
+            self._write(writer, entry)
             receipt = writer.receipt()
         producer.adopt([receipt])
+
+    def _write(self, writer: RecordWriter, entry: LedgerEntry) -> None:
+        if entry.run_id is None:
+            self._ledger.write_whole(writer, entry)
+        else:
+            write_run(self._topic(), writer, entry.run_id, entry)

@@ -18,7 +18,9 @@ def entry_of(batch: LedgerBatch, parts: list[Part]) -> LedgerEntry:
     """Return the ledger's entry of a batch with these parts."""
     rows = sum(part.rows for part in parts)
     digest = total(part.digest for part in parts)
-    return LedgerEntry(batch.batch_id, batch.query_id, batch.writers, rows, digest)
+    return LedgerEntry(
+        batch.batch_id, batch.query_id, batch.writers, rows, digest, run_id=batch.run_id
+    )
 
 
 def is_lost(parts: list[Part], error: BaseException) -> bool:
@@ -38,7 +40,7 @@ def refuse_failed(batch: LedgerBatch, parts: list[Part]) -> None:
     text = "; ".join(part.failure for part in failed)
     is_users = any(part.recovery == "fix" for part in failed)
     raise BatchFailedError(
-        f"batch {batch.batch_id} could not be written, and nothing of it is visible: {text}",
+        f"batch {batch.name} could not be written, and nothing of it is visible: {text}",
         recovery="fix" if is_users else "abort",
     )
 
@@ -55,6 +57,6 @@ def slowest(parts: list[Part]) -> str:
 def as_failed(batch: LedgerBatch, error: KafkaError) -> BatchFailedError:
     """Return the error of a batch that its commit has refused."""
     return BatchFailedError(
-        f"batch {batch.batch_id} was not committed, and nothing of it is visible: {error}",
+        f"batch {batch.name} was not committed, and nothing of it is visible: {error}",
         recovery="fix" if error.recovery == "fix" else "abort",
     )

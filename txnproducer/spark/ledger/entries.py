@@ -33,11 +33,18 @@ class LedgerBatch:
         batch_id: Spark's micro-batch.
         query_id: of the query that the batch belongs to.
         writers: how many partitions write it.
+        run_id: the name of the run, if the batch has a name in place of a number (which is 0).
     """
 
     batch_id: int
     query_id: str
     writers: int
+    run_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The batch's name or number, for people."""
+        return str(self.batch_id) if self.run_id is None else self.run_id
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class LedgerEntry:
             unknown.
         decision: with atomicity "prepared": the number of the decision that commits the
             partition, 0 if its own commit decides; None in the other modes.
+        run_id: see `LedgerBatch`; the place of the entry has it.
     """
 
     batch_id: int
@@ -64,6 +72,12 @@ class LedgerEntry:
     # Not compared: a replay is the same rows, at whatever time they were written.
     at_ms: int | None = field(default=None, compare=False)
     decision: int | None = field(default=None, compare=False)
+    run_id: str | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The batch's name or number, for people."""
+        return str(self.batch_id) if self.run_id is None else self.run_id
 
     def stored(self) -> OffsetAndMetadata:
         """Return the offset that stores this entry.

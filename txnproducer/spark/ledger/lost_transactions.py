@@ -62,17 +62,17 @@ def is_taken_over(error: BaseException) -> bool:
     return _TAKEN_OVER.search(str(error)) is not None
 
 
-def timed_out(batch_id: int, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:
+def timed_out(name: str, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:
     """Make the error of a batch that the broker has aborted.
 
     Args:
-        batch_id: which one.
+        name: of the batch.
         timeout_ms: of the transaction.
         seconds: since it was begun.
         slowest: the part that took longest, as a text for people; may be empty.
     """
     return BatchTimedOutError(
-        f"batch {batch_id} was not written within its transaction's time-out: "
+        f"batch {name} was not written within its transaction's time-out: "
         f"transactionTimeout={timeout_ms} (ms), and {seconds:.1f} s after it began it is not "
         f"committed{slowest}. The broker has aborted it; nothing of it is visible. Ways out: a "
         "larger transactionTimeout (up to the broker's transaction.max.timeout.ms), or smaller "

@@ -57,7 +57,7 @@ def atomicities_of(view: LedgerView) -> dict[str, str]:
         kind = "prepared" if view.plan.is_prepared else "partition"
         run = f"run {view.plan.run} of query {view.plan.query_id}"
         found[kind] = f"{run}, without a batch in partition 0"
-    if view.whole is not None:
-        whole = view.whole
-        found["batch"] = f"batch {whole.batch_id} of query {whole.query_id}"
+    whole = view.whole or view.run
+    if whole is not None:
+        found["batch"] = f"batch {whole.name} of query {whole.query_id}"
     return found

@@ -6,7 +6,7 @@ Owns: the option's values, and the choice of the ledger's class. Must not know: 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError
@@ -15,6 +15,7 @@ from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
 
 OFFSETS: Final = "offsets"
+KEEPS_DAYS: Final = 400
 _TOPIC: Final = re.compile(r"topic(:[A-Za-z0-9._-]{1,249})?")
 
 
@@ -32,23 +33,21 @@ def read_place(label: str, value: Any) -> str:
 
 
 def ledger_at(
-    place: str,
-    bootstrap_servers: str,
-    sink_id: str,
-    ledger_topic: str | None,
-    security: Mapping[str, Any],
-) -> Ledger:
-    """Return the ledger of a sink.
+    place: str, ledger_topic: str | None, keeps_days: int = KEEPS_DAYS
+) -> Callable[..., Ledger]:
+    """Return a maker of the ledgers at a place, which takes cluster, sink id and `security`.
 
     Args:
         place: the option `ledger`.
-        bootstrap_servers: of the cluster.
-        sink_id: of the sink.
         ledger_topic: the topic that offsets name; None for the ledger's own.
-        security: kafka-python's settings.
+        keeps_days: for how many days named runs are kept.
     """
-    log = place.partition(":")[2] or default_topic(sink_id)
-    offsets = ledger_topic or log
-    if place == OFFSETS:
-        return Ledger(bootstrap_servers, sink_id, offsets, security)
-    return TopicLedger(bootstrap_servers, sink_id, offsets, security, log)
+
+    def make(bootstrap_servers: str, sink_id: str, *, security: Mapping[str, Any]) -> Ledger:
+        log = place.partition(":")[2] or default_topic(sink_id)
+        offsets = ledger_topic or log
+        if place == OFFSETS:
+            return Ledger(bootstrap_servers, sink_id, offsets, security)
+        return TopicLedger(bootstrap_servers, sink_id, offsets, security, log, keeps_days)
+
+    return make

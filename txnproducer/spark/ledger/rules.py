@@ -171,12 +171,7 @@ class LedgerRules:
             return None
         if is_taken_over:
             return None
-        if entry.query_id != query_id:
-            raise LedgerError(
-                f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
-                f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
-                f"{_TWO_QUERIES}"
-            )
+        check_owner(entry, str(batch_id), query_id)
         if entry.batch_id > batch_id:
             raise LedgerError(
                 f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
@@ -222,6 +217,24 @@ class LedgerRules:
                 'on_missing_ledger="write", if the batch was not written there, or may be '
                 "written once more."
             )
+
+
+def check_owner(entry: LedgerEntry, name: str, query_id: str) -> None:
+    """Check that an entry of whole batches is one of this query.
+
+    Args:
+        entry: the entry.
+        name: of the batch that is to be written.
+        query_id: of the query that it belongs to.
+
+    Raises:
+        LedgerError: it is another query's.
+    """
+    if entry.query_id != query_id:
+        raise LedgerError(
+            f"this sink belongs to another query: its ledger holds batch {entry.name} of query "
+            f"{entry.query_id}, this is batch {name} of query {query_id}. {_TWO_QUERIES}"
+        )
 
 
 def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
@@ -304,7 +317,7 @@ def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
     if (rows, digest) == (entry.rows, entry.digest):
         return
     raise ReplayMismatchError(
-        f"batch {entry.batch_id} comes again with other rows: {entry.rows} rows (digest "
+        f"batch {entry.name} comes again with other rows: {entry.rows} rows (digest "
         f"{entry.digest}) were committed, now there are {rows} (digest {digest}). Nothing was "
         "written, and the committed rows stay. Either the frame does not give the same rows "
         'again: then leave the batch as it was committed, by on_replay_mismatch="keep". Or the '

@@ -49,11 +49,13 @@ class LedgerView:
         plan: the plan, or None.
         entries: of the partitions that were asked for; partitions without an entry are left out.
         whole: of the last whole batch, or None.
+        run: of the named run that was committed last, or None.
     """
 
     plan: PlanEntry | None
     entries: dict[int, LedgerEntry]
     whole: LedgerEntry | None
+    run: LedgerEntry | None = None
 
 
 @dataclass(frozen=True)

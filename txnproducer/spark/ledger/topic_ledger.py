@@ -21,7 +21,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,8 +29,9 @@ from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
+from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.move import mark_of, refuse_moved, topic_of
-from txnproducer.spark.ledger.store import TIMEOUT_S, Ledger, ask_kept
+from txnproducer.spark.ledger.store import TIMEOUT_S, Ledger, LedgerView, ask_kept
 from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored, TopicLog, log_of
 
 # Goes up with a change that an older version must not ignore: that version refuses the record.
@@ -45,10 +46,12 @@ class TopicLedger(Ledger):
 
     Attributes:
         log: the topic, of one partition.
+        keeps_days: for how many days named runs are kept.
         known: what the driver has read, for its tasks; None on the driver.
     """
 
     log: str = ""
+    keeps_days: int = 400
     known: Snapshot | None = field(default=None, repr=False)
 
     # --- reading --------------------------------------------------------------------------------
@@ -61,6 +64,28 @@ class TopicLedger(Ledger):
         if not self._has_moved(state):
             there.update(super().known_partitions())
         return sorted(there)
+
+    def look(
+        self,
+        partitions: Iterable[int] = (),
+        *,
+        asks_for_plan: bool = True,
+        waits_for_undecided: bool = True,
+    ) -> LedgerView:
+        """See `Ledger.look`; with the named run that was committed last."""
+        view = super().look(
+            partitions, asks_for_plan=asks_for_plan, waits_for_undecided=waits_for_undecided
+        )
+        return replace(view, run=self._newest_run())
+
+    def _newest_run(self) -> LedgerEntry | None:
+        # As the look has just read it: all that is asked is who uses the sink, and how.
+        found = self.as_read()
+        runs = [key for key in found if key.startswith(RUN_PREFIX) and found[key].value]
+        if not runs:
+            return None
+        key = max(runs, key=lambda each: found[each].offset)
+        return self.parsed_entry(key, found[key])
 
     def _committed(
         self,
@@ -96,16 +121,20 @@ class TopicLedger(Ledger):
             if one.value is not None and (wanted is None or key in wanted)
         }
 
-    def parsed(self, key: str, one: Stored) -> OffsetAndMetadata:
-        """Return the number and the text of a record.
+    def as_read(self) -> Mapping[str, Stored]:
+        """Return the last committed records as they were read, without a question."""
+        return self._reader().snapshot().found
+
+    def parsed_entry(self, key: str, one: Stored) -> LedgerEntry:
+        """Return the entry of a named run.
 
         Raises:
-            LedgerError: it is none of a ledger, or of a newer version.
+            LedgerError: the record is none of a ledger, or of a newer version.
         """
         stored = self._record(one, key)
         if stored is None:
             raise LedgerError(f"the key {key!r} of the topic {self.log} was deleted")
-        return stored
+        return replace(LedgerEntry.parse(key, stored), run_id=key.removeprefix(RUN_PREFIX))
 
     def _record(self, one: Stored | None, key: str) -> OffsetAndMetadata | None:
         if one is None or one.value is None:

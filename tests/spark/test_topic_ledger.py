@@ -1,0 +1,167 @@
+"""A ledger in a topic: its records, and its move from offsets, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from txnproducer.records import OffsetAndMetadata
+from txnproducer.spark import LedgerError
+from txnproducer.spark.ledger import topic_ledger
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
+from txnproducer.spark.ledger.move import mark_of, topic_of
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.topic_ledger import TopicLedger
+from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored
+
+OLD = LedgerEntry(7, "q", 2, 5, "0" * 32, at_ms=1)
+NEW = LedgerEntry(8, "q", 2, 6, "1" * 32, at_ms=2)
+
+
+class FakeCluster:
+    """A topic, and the groups of a ledger in offsets. What a producer writes is there at once."""
+
+    def __init__(self):
+        self.topic: dict[str, Stored] = {}
+        self.groups: dict[str, OffsetAndMetadata] = {}
+        self.asked: list[str] = []
+
+    def read(self, keys, *_, **__):
+        self.asked.append("topic")
+        return LogState(len(self.topic), dict(self.topic))
+
+    def snapshot(self, keys=None):
+        return Snapshot(len(self.topic), dict(self.topic))
+
+    def go_on_from(self, snapshot):
+        """See `TopicLog`."""
+
+    # As a producer.
+
+    @contextmanager
+    def transaction(self):
+        before = dict(self.topic), dict(self.groups)
+        try:
+            yield
+        except BaseException:
+            self.topic, self.groups = before
+            raise
+
+    def send(self, topic, value, key, partition):
+        assert (topic, partition) == ("books", 0)
+        self.topic[key.decode()] = Stored(len(self.topic), 0, value)
+
+    def send_offsets_to_transaction(self, offsets, group):
+        ((place, stored),) = offsets.items()
+        assert tuple(place) == ("orders", 0)
+        self.groups[group.group_id] = stored
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    cluster = FakeCluster()
+
+    def offsets(ledger, groups, **_):
+        cluster.asked.append("groups")
+        return {group: cluster.groups[group] for group in groups if group in cluster.groups}
+
+    monkeypatch.setattr(topic_ledger, "log_of", lambda *_: cluster)
+    monkeypatch.setattr(Ledger, "_offsets", offsets)
+    return cluster
+
+
+@pytest.fixture
+def ledger(cluster):
+    return TopicLedger("nowhere:9092", "sink", "orders", {}, "books")
+
+
+def put(cluster, **entries):
+    cluster.groups.update(
+        {f"__txn.sink.{name}": entry.stored() for name, entry in entries.items()}
+    )
+
+
+def test_an_entry_in_the_topic_is_the_entry_that_was_written(cluster, ledger):
+    ledger.write(cluster, 3, OLD)
+    record = json.loads(cluster.topic["p3"].value)
+    assert record["number"] == 7
+    assert {**record, "number": None} == {**json.loads(OLD.stored().metadata), "number": None}
+    assert ledger.read_entries([3, 4]) == {3: OLD}
+    assert ledger.read_entries([3])[3].at_ms == 1
+
+
+def test_until_all_ids_have_moved_the_higher_number_counts(cluster, ledger):
+    put(cluster, p0=OLD, p1=NEW)
+    ledger.write(cluster, 0, NEW)
+    ledger.write(cluster, 1, OLD)
+    assert ledger.read_entries([0, 1]) == {0: NEW, 1: NEW}
+
+
+def test_groups_are_read_before_the_topic(cluster, ledger):
+    put(cluster, p0=OLD)
+    ledger.read_entries([0])
+    assert cluster.asked[-2:] == ["groups", "topic"]
+
+
+def test_an_id_moves_in_one_transaction(cluster, ledger):
+    put(cluster, p0=OLD)
+    ledger.move(cluster, ledger.group(0))
+    assert topic_of(cluster.groups["__txn.sink.p0"]) == "books"
+    assert ledger.read_entries([0]) == {0: OLD}
+    before = dict(cluster.topic)
+    ledger.move(cluster, ledger.group(0))
+    assert cluster.topic == before
+
+
+def test_a_partition_without_an_entry_leaves_no_mark(cluster, ledger):
+    ledger.move(cluster, ledger.group(5))
+    assert (cluster.groups, cluster.topic) == ({}, {})
+    ledger.move(cluster, ledger.whole_group)
+    assert set(cluster.groups) == {"__txn.sink.batch"}
+
+
+def test_groups_are_not_read_any_more_when_all_ids_have_moved(cluster, ledger):
+    put(cluster, batch=OLD)
+    assert ledger.is_moving
+    ledger.move(cluster, ledger.whole_group, is_last=True)
+    assert not ledger.is_moving
+    cluster.asked.clear()
+    assert ledger.read_whole() == OLD
+    assert "groups" not in cluster.asked
+
+
+@pytest.mark.parametrize("place", ["offsets", "topic"])
+def test_a_mark_that_names_another_topic_stops_the_sink(cluster, ledger, place):
+    cluster.groups["__txn.sink.batch"] = mark_of("elsewhere")
+    if place == "offsets":
+        ledger = Ledger("nowhere:9092", "sink", "orders", {})
+    with pytest.raises(LedgerError, match=r'in the topic .elsewhere.* ledger="topic:elsewhere"'):
+        ledger.read_whole()
+
+
+def test_an_earlier_version_refuses_a_mark():
+    # It knows entries alone.
+    with pytest.raises(LedgerError, match="format 2; this version reads format 1"):
+        LedgerEntry.parse("__txn.sink.p0", mark_of("books"))
+
+
+@pytest.mark.parametrize("value", [b"", b"7", b"[]", b'{"v":1}', b'{"number":"x","v":1}', b"\xff"])
+def test_a_topic_with_something_else_is_no_ledger(cluster, ledger, value):
+    cluster.topic["batch"] = Stored(0, 0, value)
+    with pytest.raises(LedgerError, match=r"does not hold a ledger|reads format 1"):
+        ledger.read_whole()
+
+
+def test_a_record_of_a_newer_format_is_refused(cluster, ledger):
+    cluster.topic["batch"] = Stored(0, 0, b'{"v":9,"number":1}')
+    with pytest.raises(LedgerError, match="has an entry of format 9"):
+        ledger.read_whole()
+
+
+def test_a_sink_in_offsets_is_refused_if_its_topic_is_there(monkeypatch):
+    monkeypatch.setattr("txnproducer.spark.ledger.ledger_topic.partition_count", lambda *_: 1)
+    with pytest.raises(LedgerError, match='ledger="topic", for good'):
+        check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
