@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from txnproducer import TransactionalProducer
 from txnproducer.admin import LogBatch, read_log
@@ -24,8 +25,20 @@ _TARGET_S = 2.0
 _LONGEST_WAIT_S = 240.0
 
 
+# The text of an entry without its opening brace.
+_REST: Final = (
+    LedgerEntry(0, "query-of-the-benchmark", 600, 100_000, "0" * 32, at_ms=1_795_786_785_030)
+    .stored()
+    .metadata[1:]
+)
+
+
 def _entry(number: int) -> LedgerEntry:
     return LedgerEntry(number, "query-of-the-benchmark", 600, 100_000, f"{number:032x}")
+
+
+def _value(number: int) -> bytes:
+    return f'{{"number":{number},{_REST}'.encode()
 
 
 def _write(ledger: TopicLedger, given: argparse.Namespace) -> int:
@@ -33,9 +46,15 @@ def _write(ledger: TopicLedger, given: argparse.Namespace) -> int:
     with TransactionalProducer(ledger.bootstrap_servers, "writer", linger_ms=5) as producer:
         producer.init_transactions()
         for first in range(0, given.entries, given.at_once):
+            numbers = range(first, min(first + given.at_once, given.entries))
             with producer.transaction():
-                for number in range(first, min(first + given.at_once, given.entries)):
-                    ledger.write(producer, number % given.slots, _entry(number // given.slots))
+                # As columns, which is quicker. The bytes are those of `TopicLedger`.
+                producer.send_batch(
+                    ledger.log,
+                    [_value(number // given.slots) for number in numbers],
+                    keys=[b"p%d" % (number % given.slots) for number in numbers],
+                    partitions=0,
+                )
         # As a job of one partition writes them.
         for number in range(given.single):
             with producer.transaction():
@@ -72,7 +91,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=600)
     parser.add_argument("--runs", type=int, default=10_000, help="named runs")
     given = parser.parse_args()
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka(startup_timeout=300) as kafka:
         kafka.create_topic("rows", partitions=1)
         ledger = TopicLedger(kafka.bootstrap_servers, "sink", "rows", {}, "sink.ledger")
         check_ledger_topic(ledger)

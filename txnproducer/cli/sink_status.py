@@ -20,7 +20,8 @@ from txnproducer.cli._common import (
 )
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
-from txnproducer.spark.ledger.store import Ledger
+from txnproducer.errors import InvalidConfigurationError
+from txnproducer.spark.ledger.places import OFFSETS, ledger_at, read_place
 from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
 
 EXIT_NOTHING = 1
@@ -47,6 +48,13 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
     return (one.transactional_id, *numbers, age, state, one.digest)
 
 
+def _place(option: click.Parameter, value: str) -> str:
+    try:
+        return read_place("--ledger", value)
+    except InvalidConfigurationError as error:
+        raise click.BadParameter(str(error), param=option) from error
+
+
 @click.command()
 @cluster_options
 @click.argument("sink_id", callback=not_empty())
@@ -56,6 +64,14 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
     callback=not_empty(),
     help="The topic that the ledger's offsets name: the sink's ledgerTopic, or its topic.",
 )
+@click.option(
+    "--ledger",
+    "place",
+    default=OFFSETS,
+    show_default=True,
+    callback=lambda _, option, value: _place(option, value),
+    help="The sink's option ledger: offsets, topic or topic:NAME.",
+)
 @output_option("json: nothing but the JSON.")
 def command(
     bootstrap_servers: str | None,
@@ -64,6 +80,7 @@ def command(
     secrets: tuple[str, ...],
     sink_id: str,
     ledger_topic: str,
+    place: str,
     output: str,
 ) -> None:
     """Show the last commits of the Spark sink SINK_ID, and its open transactions.
@@ -74,7 +91,9 @@ def command(
     config = ProducerConfig.from_properties(settings)
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
     reach(config)
-    ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security_of(config))
+    ledger = ledger_at(place, ledger_topic)(
+        settings["bootstrap.servers"], sink_id, security=security_of(config)
+    )
     status = read_status(ledger)
     is_known = status.atomicity is not None
     if output == "table":
