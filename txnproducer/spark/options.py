@@ -18,7 +18,6 @@ To add an option, add a field to `SinkSettings`; if it is an argument as well, a
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -27,72 +26,17 @@ from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger.places import KEEPS_DAYS, OFFSETS, ledger_at, read_place
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.option_values import boolean, count, number_of, one_of, sink_id, text
 from txnproducer.spark.producer_settings import read_producer_setting, security_of, with_login
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 
-_SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 MAX_RUNS: Final = 3
 MAX_LOSSES: Final = 20
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
 # Options of Spark itself, which it hands to a sink with the sink's own.
 _OF_SPARK: Final = ("checkpointlocation", "path", "queryname", "outputmode", "trigger")
-# --- how a value is read; the label is its name as the user wrote it -----------------------------
-
-
-def _text(label: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidConfigurationError(f"{label}={value!r}: must be a text, and not empty")
-    return value
-
-
-def _sink_id(label: str, value: Any) -> str:
-    if not isinstance(value, str) or not _SINK_ID.fullmatch(value):
-        raise InvalidConfigurationError(
-            f"{label}={value!r}: letters, digits, _ and - only, since ids and groups are made "
-            "from it; choose it once, and keep it as long as the query lives"
-        )
-    return value
-
-
-def _one_of(*allowed: str) -> Callable[[str, Any], str]:
-    def read(label: str, value: Any) -> str:
-        if value not in allowed:
-            words = " or ".join(repr(word) for word in allowed)
-            raise InvalidConfigurationError(f"{label}={value!r}: must be {words}")
-        return str(value)
-
-    return read
-
-
-def _boolean(label: str, value: Any) -> bool:
-    # As a text: Spark writes Python's True as "true" when it passes an option on.
-    text = str(value).lower()
-    if text not in ("true", "false"):
-        raise InvalidConfigurationError(f"{label}={value!r}: must be true or false")
-    return text == "true"
-
-
-def _number_of(what: str) -> Callable[[str, Any], int]:
-    def read(label: str, value: Any) -> int:
-        text = str(value)
-        # `isdigit` alone takes other scripts' digits, and also signs like a superscript 2.
-        is_number = not isinstance(value, bool) and text.isascii() and text.isdigit()
-        if not is_number or int(text) == 0:
-            raise InvalidConfigurationError(f"{label}={value!r}: must be {what} above 0")
-        return int(text)
-
-    return read
-
-
-def _count(label: str, value: Any) -> int:
-    text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
-        raise InvalidConfigurationError(f"{label}={value!r}: must be an integer, 0 or above")
-    return int(text)
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
@@ -133,35 +77,35 @@ class SinkSettings:
     """
 
     bootstrap_servers: str = _option(
-        "kafka.bootstrap.servers", _text, '"host:port", several separated by commas; needed'
+        "kafka.bootstrap.servers", text, '"host:port", several separated by commas; needed'
     )
     sink_id: str = _option(
-        "sinkId", _sink_id, "the sink's name for ever; one query on the cluster uses it; needed"
+        "sinkId", sink_id, "the sink's name for ever; one query on the cluster uses it; needed"
     )
     topic: str | None = _option(
         "topic",
-        _text,
+        text,
         "for all rows; without it each row's column `topic` counts, and `ledgerTopic` is needed",
     )
     atomicity: str = _option(
         "atomicity",
-        _one_of("partition", "batch", "prepared"),
+        one_of("partition", "batch", "prepared"),
         "`partition` (the default), `batch` or `prepared`",
         default="partition",
     )
     writers: int | None = _option(
         "writers",
-        _number_of("an integer"),
+        number_of("an integer"),
         "how many partitions write; default: those of the frame. Not with `batch`",
     )
     query_id: str | None = _option(
         "queryId",
-        _text,
+        text,
         "whose batch ids these are; needed outside a streaming query's `foreachBatch`",
     )
     ledger_topic: str | None = _option(
         "ledgerTopic",
-        _text,
+        text,
         "the topic that the ledger's offsets name; default `topic`. Deleting it deletes them",
     )
     ledger: str = _option(
@@ -172,61 +116,61 @@ class SinkSettings:
     )
     ledger_keeps: int = _option(
         "ledgerKeeps",
-        _number_of("a number of days"),
+        number_of("a number of days"),
         "for how many days [named runs](#named-runs) are remembered; default 400",
         default=KEEPS_DAYS,
     )
     transaction_timeout_ms: int | None = _option(
         "transactionTimeout",
-        _number_of("a number of ms"),
+        number_of("a number of ms"),
         "milliseconds; default 15 minutes, or the broker's maximum if that is less",
     )
     include_headers: bool = _option(
         "includeHeaders",
-        _boolean,
+        boolean,
         "`false` leaves the column `headers` out; by default it is written, as by Spark's sink",
         default=True,
     )
     max_runs: int = _option(
         "maxRuns",
-        _number_of("an integer"),
+        number_of("an integer"),
         "not with `partition`: how many runs of a batch may fail, the last one included; default"
         " 3",
         default=MAX_RUNS,
     )
     max_losses: int = _option(
         "maxLosses",
-        _number_of("an integer"),
+        number_of("an integer"),
         "not with `partition`: how many runs may lose an executor; default 20. Spark Connect"
         " does not show that, so there they count as failures",
         default=MAX_LOSSES,
     )
     driver_rows: int | None = _option(
         "driverRows",
-        _count,
+        count,
         "the driver itself writes a batch of at most so many rows [after one that was not"
         " larger](#small-batches); 0 for none; default 10000",
     )
     first_batch_id: int = _option(
         "firstBatchId",
-        _count,
+        count,
         "the one batch that [needs no ledger](#the-first-batch); default 0",
         default=0,
     )
     on_missing_ledger: str = _option(
         "onMissingLedger",
-        _one_of("stop", "write"),
+        one_of("stop", "write"),
         "`stop` (the default) or `write`",
         default="stop",
     )
     on_replay_mismatch: str = _option(
         "onReplayMismatch",
-        _one_of("stop", "keep", "warn"),
+        one_of("stop", "keep", "warn"),
         "`stop`, `keep` or, with `prepared` only, `warn`, which is its default",
     )
     on_foreign_ledger: str = _option(
         "onForeignLedger",
-        _one_of("stop", "take_over"),
+        one_of("stop", "take_over"),
         "`stop` (the default) or `take_over`",
         default="stop",
     )
@@ -304,6 +248,10 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
     _check_given(_SERVERS_ARGUMENT, values)
     if values["atomicity"] == "batch":
         check_batch_atomicity(values["topic"], values["writers"])
+    if values["atomicity"] == "prepared" and values["ledger"] != OFFSETS:
+        raise InvalidConfigurationError(
+            f'ledger={values["ledger"]!r} does not go with atomicity="prepared" yet: leave it out'
+        )
     values["on_replay_mismatch"] = _on_replay_mismatch(values)
     # The offset's topic has to exist, and the one of the rows does.
     values["ledger_topic"] = values["ledger_topic"] or values["topic"]
