@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from integration.spark_frames import expected, keyed, seen, wait_for
+from integration.spark_frames import expected, wait_for
 from txnproducer import TransactionalProducer
 from txnproducer.admin import committed_offsets, group_ids
 from txnproducer.spark import LedgerError
-from txnproducer.spark.ledger.entries import LedgerBatch
+from txnproducer.spark.driver.batch_transactions import BatchTransactions
+from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
+from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
 from txnproducer.spark.ledger.move import topic_of
+from txnproducer.spark.ledger.producers import holding
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.topic_ledger import TopicLedger
 from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 MOST_STEPS = 40
+SETTINGS = {"transaction.timeout.ms": "60000", "max.block.ms": "60000"}
+PARTS = 2
 
 
 class Killed(BaseException):
     """The end of a process, which no handler of errors sees."""
-
-
-@pytest.fixture
-def sink(make_sink):
-    def make(**arguments):
-        forget_logs()
-        return make_sink(**{"first_batch_id": 1, **arguments})
-
-    return make
 
 
 @pytest.fixture
@@ -75,47 +75,85 @@ def groups_of(kafka, topic):
     }
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+@pytest.fixture
+def ledgers(kafka, topic):
+    """Return the ledger of a sink in offsets, and makers of it in a topic as new processes do."""
+    sink_id = f"sink-{topic}"
+    SETTINGS["bootstrap.servers"] = kafka.bootstrap_servers
+
+    def in_topic():
+        forget_logs()
+        return TopicLedger(kafka.bootstrap_servers, sink_id, topic, {}, f"{sink_id}.ledger")
+
+    check_ledger_topic(in_topic())
+    return Ledger(kafka.bootstrap_servers, sink_id, topic, {}), in_topic
+
+
+def write_part(ledger, topic, part, batch_id):
+    """Write the rows of a part and its entry, as a task does."""
+    with holding(ledger, ledger.transactional_id(part), SETTINGS) as producer:
+        entry = ledger.read_entries([part]).get(part)
+        if entry is not None and entry.batch_id == batch_id:
+            return
+        with producer.transaction():
+            producer.send(topic, f"value {batch_id * PARTS + part}".encode())
+            ledger.write(producer, part, LedgerEntry(batch_id, "query", PARTS, 1, "0" * 32))
+
+
 @pytest.mark.parametrize("is_torn", [False, True])
-def test_a_move_that_is_ended_at_any_step_goes_on(
-    spark, kafka, topic, sink, kill_at, atomicity, is_torn
-):
-    if is_torn and atomicity == "batch":
-        pytest.skip("a whole batch is never torn")
-    frame = keyed(spark, 12, partitions=2)
-    sink(atomicity=atomicity).write(frame, 1)
-    batch_id, next_frame = 2, keyed(spark, 12, partitions=2, first=12)
+def test_partitions_move_whichever_step_a_start_ends_at(kafka, topic, ledgers, kill_at, is_torn):
+    offsets, in_topic = ledgers
+    rules = LedgerRules()
+    Runs(offsets, rules).enter(LedgerBatch(0, "query", PARTS), SETTINGS)
+    for part in range(PARTS):
+        write_part(offsets, topic, part, 0)
     if is_torn:
-        parts = next_frame.rdd.glom().collect()
-        plan, _ = sink()._batches.plan(LedgerBatch(batch_id, "query", len(parts)))
-        plan.write(0, plan.rows(parts[0]))
-    ends = 0
+        write_part(offsets, topic, 0, 1)
+    batch, ends = LedgerBatch(1, "query", PARTS), 0
     for step in range(1, MOST_STEPS):
-        moved = sink(atomicity=atomicity, ledger="topic")
-        settings = moved._cluster.producer_settings()
-        batch = LedgerBatch(batch_id, "query", 2)
         kill_at(step)
         try:
-            moved._batches.check(batch_id, "query")
-            if atomicity == "partition":
-                moved._batches.runs.enter(batch, settings)
-            else:
-                moved._batches.transactions.enter(batch, settings)
+            _, done = Runs(in_topic(), rules).enter(batch, SETTINGS)
             break
         except Killed:
             ends += 1
         finally:
             kill_at(None)
-            moved.close()
-    assert ends > 5
-    report = sink(atomicity=atomicity, ledger="topic").write(next_frame, batch_id)
-    assert report.replayed == int(is_torn)
-    again = sink(atomicity=atomicity, ledger="topic").write(next_frame, batch_id)
-    assert again.transactions == 0
-    wait_for(kafka, topic, expected(24))
-    marks = groups_of(kafka, topic)
-    own = {"batch"} if atomicity == "batch" else {"plan", "p0", "p1"}
-    assert {name for name, place in marks.items() if place} >= own
+    else:
+        pytest.fail("the move has more steps")
+    assert ends > 10
+    assert set(done) == ({0} if is_torn else set())
+    for _ in range(2):  # the second time all is there already
+        for part in range(PARTS):
+            write_part(in_topic().for_tasks(), topic, part, 1)
+    wait_for(kafka, topic, expected(2 * PARTS))
+    assert not in_topic().is_moving
+    marks = {name for name, place in groups_of(kafka, topic).items() if place}
+    assert marks >= {"plan", "p0", "p1"}
     with pytest.raises(LedgerError, match='ledger="topic"'):
-        sink(atomicity=atomicity).write(frame, 3)
-    assert seen(kafka, topic) == expected(24)
+        Runs(offsets, rules).enter(LedgerBatch(2, "query", PARTS), SETTINGS)
+
+
+def test_whole_batches_move_whichever_step_a_start_ends_at(kafka, topic, ledgers, kill_at):
+    offsets, in_topic = ledgers
+    old = BatchTransactions(offsets, LedgerRules(), lambda *_: None)
+    old.enter(LedgerBatch(0, "query", 0), SETTINGS)
+    old.write(LedgerBatch(0, "query", 0), lambda *_: [])
+    old.close()
+    ends = 0
+    for step in range(1, MOST_STEPS):
+        driver = BatchTransactions(in_topic(), LedgerRules(), lambda *_: None)
+        kill_at(step)
+        try:
+            found = driver.enter(LedgerBatch(0, "query", 0), SETTINGS)
+            break
+        except Killed:
+            ends += 1
+        finally:
+            kill_at(None)
+            driver.close()
+    assert ends > 3
+    assert found == LedgerEntry(0, "query", 0, 0, "0" * 32)
+    assert not in_topic().is_moving
+    with pytest.raises(LedgerError, match='ledger="topic"'):
+        old.enter(LedgerBatch(1, "query", 0), SETTINGS)

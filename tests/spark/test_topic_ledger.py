@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from contextlib import contextmanager
 
@@ -9,16 +10,23 @@ import pytest
 
 from txnproducer.records import OffsetAndMetadata
 from txnproducer.spark import LedgerError
-from txnproducer.spark.ledger import topic_ledger
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.driver import runs
+from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.ledger import first_look, topic_ledger
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
 from txnproducer.spark.ledger.move import mark_of, topic_of
+from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
 from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored
 
 OLD = LedgerEntry(7, "q", 2, 5, "0" * 32, at_ms=1)
 NEW = LedgerEntry(8, "q", 2, 6, "1" * 32, at_ms=2)
+
+
+class Killed(BaseException):
+    """The end of a process, which no handler of errors sees."""
 
 
 class FakeCluster:
@@ -28,6 +36,14 @@ class FakeCluster:
         self.topic: dict[str, Stored] = {}
         self.groups: dict[str, OffsetAndMetadata] = {}
         self.asked: list[str] = []
+        self.steps = 0
+        self.last_step: int | None = None
+
+    def step(self):
+        """End the process here, if this is its last step."""
+        self.steps += 1
+        if self.steps == self.last_step:
+            raise Killed
 
     def read(self, keys, *_, **__):
         self.asked.append("topic")
@@ -45,18 +61,23 @@ class FakeCluster:
     def transaction(self):
         before = dict(self.topic), dict(self.groups)
         try:
+            self.step()
             yield
+            self.step()
         except BaseException:
             self.topic, self.groups = before
             raise
+        self.step()
 
     def send(self, topic, value, key, partition):
         assert (topic, partition) == ("books", 0)
+        self.step()
         self.topic[key.decode()] = Stored(len(self.topic), 0, value)
 
     def send_offsets_to_transaction(self, offsets, group):
         ((place, stored),) = offsets.items()
         assert tuple(place) == ("orders", 0)
+        self.step()
         self.groups[group.group_id] = stored
 
 
@@ -165,3 +186,71 @@ def test_a_sink_in_offsets_is_refused_if_its_topic_is_there(monkeypatch):
     monkeypatch.setattr("txnproducer.spark.ledger.ledger_topic.partition_count", lambda *_: 1)
     with pytest.raises(LedgerError, match='ledger="topic", for good'):
         check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
+
+
+# --- a start that ends at any step ---------------------------------------------------------------
+
+
+@pytest.fixture
+def start(cluster, ledger, monkeypatch):
+    """Return a function that begins a run as a new driver does, and may end at a step."""
+
+    @contextmanager
+    def held(runs, name, settings):
+        cluster.step()
+        yield cluster
+
+    def known(_):
+        names = (group.rpartition(".p")[2] for group in cluster.groups)
+        return [int(name) for name in names if name.isdecimal()]
+
+    monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
+    monkeypatch.setattr(Ledger, "known_partitions", known)
+    monkeypatch.setattr(runs, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(Runs, "_holding", held)
+    # A test of the steps: the fake is a producer as well.
+    monkeypatch.setattr(topic_ledger, "TransactionalProducer", FakeCluster)
+
+    def begin(batch, last_step=None):
+        cluster.steps, cluster.last_step = 0, last_step
+        try:
+            return Runs(ledger, LedgerRules()).enter(batch, {})
+        finally:
+            cluster.last_step = None
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("entries", "done"),
+    [
+        ({0: OLD, 1: OLD}, set()),
+        ({0: NEW, 1: OLD}, {0}),
+        ({0: NEW, 1: NEW}, {0, 1}),
+    ],
+    ids=["whole", "torn", "replayed"],
+)
+def test_a_start_that_ends_at_any_step_of_the_move_is_gone_on_from(
+    cluster, ledger, start, entries, done
+):
+    batch = LedgerBatch(NEW.batch_id, "q", 2)
+    for step in itertools.count(1):
+        cluster.topic, cluster.groups = {}, {}
+        put(cluster, plan=PlanEntry(4, "q", 2), **{f"p{n}": one for n, one in entries.items()})
+        is_killed = False
+        try:
+            _, found = start(batch, step)
+        except Killed:
+            is_killed = True
+            # In whichever place: nothing is lost on the way, and no entry is set back.
+            assert ledger.read_entries([0, 1]) == entries
+            assert ledger.read()[0].run >= 4
+            _, found = start(batch)
+        assert set(found) == done
+        assert ledger.read_entries([0, 1]) == entries
+        assert not ledger.is_moving
+        marked = {name.rpartition(".")[2] for name, one in cluster.groups.items() if topic_of(one)}
+        assert marked >= {"plan", "p0", "p1"}
+        if not is_killed:
+            break
+    assert step > 20
