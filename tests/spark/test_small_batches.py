@@ -277,7 +277,7 @@ def test_a_whole_batch_needs_a_look_after_the_id_was_let_go(monkeypatch):
     batches.close()
     assert not batches.goes_on(LedgerBatch(5, "query", 1))
     # Without the id, a look shows what another driver may change at once.
-    batches.check(5, "query")
+    batches.check(LedgerBatch(5, "query", 1))
     assert not batches.goes_on(LedgerBatch(5, "query", 1))
     # A refresh takes the id, and another driver may have committed before.
     monkeypatch.setattr(FakeLedger, "read_whole", lambda *_, **__: ENTRY)

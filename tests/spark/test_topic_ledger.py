@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 
 class FakeCluster:
-    """A topic, and the groups of a ledger in offsets. What a producer writes is there at once."""
+    """A topic, and the groups of a ledger in offsets. A producer's writes are there at once."""
 
     def __init__(self):
         self.topic: dict[str, Stored] = {}
