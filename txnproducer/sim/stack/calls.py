@@ -89,8 +89,9 @@ class ServiceCalls:
         result, error = None, None
         try:
             result = self._interrupted(call)
-        # Not the end of the process or of the run, which have to end the thread.
-        except (KafkaError, InterruptError, ValueError, TypeError) as raised:
+        # Not the end of the process or of the run, which have to end the thread. Any other error
+        # than one of Kafka's is a finding of the judge.
+        except (InterruptError, Exception) as raised:  # noqa: BLE001
             error = raised
         self._judge.returned(self._name, name, begin, limit_ms, error)
         return result, error

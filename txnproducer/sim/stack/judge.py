@@ -3,7 +3,8 @@
 Owns: every check but those of the logs (`judges.log_judge`) and of connections (`client_watch`).
 Must not know: the work of services, the faults.
 
-    crash     no thread of a producer ends with an exception, or logs one that is not a user's
+    crash     no thread of a producer ends with an exception, or logs one that is not a user's;
+              a call raises a KafkaError or nothing
     hangs     no call takes longer than its limit; where no fault delays it, none takes long
     early     a call that says its time is up has taken that time
     spins     the threads let time pass
@@ -141,6 +142,9 @@ class StackJudge:
         # Without the jumps of the clocks: no call can be quick while the machine stands still.
         took_ms = world.baton.now_ms - begin.at_ms - (world.jumped_ms - begin.jumped_ms)
         world.trace(f"{service}: {call}: {took_ms} ms, {error!r}")
+        # No service passes a wrong argument, and an interrupt is no `Exception`.
+        if isinstance(error, Exception) and not isinstance(error, KafkaError):
+            self.violate("crash", f"{service}: {call}: {error!r}")
         if took_ms > limit_ms + _MOMENT_MS:
             self.violate("hangs", f"{service}: {call} took {took_ms} ms, and may take {limit_ms}")
         # With the jumps: they end a wait as well.
