@@ -6,8 +6,7 @@ Owns: when each happens, whether it took effect, and its end. Must not know: the
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -18,12 +17,12 @@ from txnproducer._protocol.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, Script, ScriptedFault
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.baton import NS_PER_S
 from txnproducer.sim.stack.faults import Ending
+from txnproducer.sim.stack.logins import LoginRefusals
 from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
 
@@ -78,24 +77,6 @@ class _CountedScript(Script):
             self._count(_SCRIPTED[fault.kind])
 
 
-class _OtherPasswords(Mapping[str, str]):
-    """The passwords of a broker that refuses each login. Each refusal is counted."""
-
-    def __init__(self, passwords: Mapping[str, str], count: Callable[[], None]) -> None:
-        self._passwords = passwords
-        self._count = count
-
-    def __getitem__(self, name: str) -> str:
-        self._count()
-        return f"not {self._passwords[name]}"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._passwords)
-
-    def __len__(self) -> int:
-        return len(self._passwords)
-
-
 class Processes(Protocol):
     """The processes of the services, of which an event kills one."""
 
@@ -127,6 +108,7 @@ class ClusterEvents:
         self._is_over = False
         self._moves = 0
         world.network.script = _CountedScript(self._count)
+        world.network.refusals = LoginRefusals(self._count)
         # Each returns whether it took effect, or False if that shows only later.
         self._actions: Mapping[str, Callable[[], bool]] = {
             "stop a broker": self._stop_broker,
@@ -157,9 +139,7 @@ class ClusterEvents:
         for node_id in self._world.cluster.nodes:
             self._start_broker(node_id)
         # The end of a refusal of logins may still be to come.
-        if self._world.options.users:
-            self._world.network.users = self._world.users
-        self._world.network.users_at.clear()
+        self._world.network.refusals.clear()
 
     def _count(self, name: str) -> None:
         self._world.counts[name] += 1
@@ -264,31 +244,23 @@ class ClusterEvents:
     def _refuse_logins(self) -> bool:
         world = self._world
         if world.options.users:
-            world.network.users = self._refusing("refuse logins")
-            world.baton.call_after(self._rng.uniform(100, 3_000), self._accept_logins)
+            delay_ms = self._rng.uniform(100, 3_000)
+            self._refuse_logins_for("refuse logins", tuple(world.cluster.nodes), delay_ms)
         return False
-
-    def _refusing(self, name: str) -> Users:
-        users = self._world.users
-        passwords = _OtherPasswords(users.passwords, partial(self._count, name))
-        return replace(users, passwords=passwords)
-
-    def _accept_logins(self) -> None:
-        self._world.network.users = self._world.users
 
     def _refuse_logins_of_one(self) -> bool:
         world, name = self._world, "refuse logins of one broker"
         if world.options.users:
             rng = self._later[name]
-            node_id = rng.randrange(len(world.cluster.nodes))
-            world.network.users_at[node_id] = self._refusing(name)
-            delay_ms = rng.uniform(100, 5_000)
-            world.baton.call_after(delay_ms, partial(self._accept_logins_at, node_id))
+            nodes = (rng.randrange(len(world.cluster.nodes)),)
+            self._refuse_logins_for(name, nodes, rng.uniform(100, 5_000))
         return False
 
-    def _accept_logins_at(self, node_id: int) -> None:
-        # The end of the faults may have done so before.
-        self._world.network.users_at.pop(node_id, None)
+    def _refuse_logins_for(self, name: str, nodes: tuple[int, ...], delay_ms: float) -> None:
+        """Let brokers refuse each login for a time, also one that renews the login before."""
+        refusals = self._world.network.refusals
+        refusals.begin(name, nodes)
+        self._world.baton.call_after(delay_ms, partial(refusals.end, name, nodes))
 
     def _move_name(self) -> bool:
         """Let a broker go on at another address, to which its name leads from now on."""

@@ -24,6 +24,7 @@ from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 from txnproducer.sim.stack.baton import NS_PER_MS, Baton
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
+from txnproducer.sim.stack.logins import ConnectionPasswords, LoginRefusals
 from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
 
 __all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
@@ -52,8 +53,8 @@ class VirtualNetwork:
 
     Attributes:
         script: the faults at requests to come.
-        users: likewise; a test may replace them.
-        users_at: those of single brokers, by number, where they are others.
+        users: likewise.
+        refusals: of logins.
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
         connections: how many were made.
@@ -75,7 +76,7 @@ class VirtualNetwork:
         self.rng = rng
         self.script = Script()
         self.users = users
-        self.users_at: dict[int, Users] = {}
+        self.refusals = LoginRefusals(lambda _: None)
         self.on_event = on_event
         self.is_closed = False
         self._latency_ms = latency_ms
@@ -213,13 +214,12 @@ class VirtualLink:
         self.is_alive = True
         self._network = network
         self._sock = sock
-        self._server = ServerConnection(
-            network.cluster,
-            node_id,
-            network.script,
-            network.users_at.get(node_id, network.users),
-            None,
-        )
+        users = network.users
+        passwords = {} if users is None else users.passwords
+        self._passwords = ConnectionPasswords(passwords, lambda: network.refusals.at(node_id))
+        if users is not None:
+            users = self._passwords.of(users)
+        self._server = ServerConnection(network.cluster, node_id, network.script, users)
         self._is_deaf = fate.kind is ByteFault.SILENT  # nothing comes back any more
         self._under_way = 0
         self._read = self._written = 0
@@ -307,7 +307,13 @@ class VirtualLink:
             data = data[: max(0, fate.cut_at - self._read)]
         self._read += len(data)
         now_ms = network.baton.now_ms
-        for answer in self._server.receive(data, now_ms):
+        answers = self._server.receive(data, now_ms)
+        # A refusal is the last answer. A broker that hangs up during a login sends none.
+        refused_by = self._passwords.refused_by
+        if answers and self._server.is_closed and refused_by is not None:
+            is_renewal = self._asked.is_of_renewal(self.answered + len(answers) - 1)
+            network.refusals.sent(refused_by, is_renewal=is_renewal)
+        for answer in answers:
             frame = fate.changed(
                 self.answered,
                 answer.data,

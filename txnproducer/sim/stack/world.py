@@ -68,7 +68,6 @@ class StackWorld:
         self.baton.tick_ns = options.tick_ns
         self.baton.longest_stall_s = options.longest_stall_s
         self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
-        # The network gets others while logins are refused, and these again after that.
         self.users = Users({"user": "secret"}, session_lifetime_ms=options.session_ms)
         self.network = VirtualNetwork(
             self.baton,
