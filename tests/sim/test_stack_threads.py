@@ -62,7 +62,7 @@ class Beside:
         sent = self.records.add(record)
         for claim in claims[1:]:
             self.begin(claim)
-        sent.last = self.spans.number
+        self.records.returned(sent)
         self.records.enter_records()
         return record
 
@@ -73,12 +73,8 @@ class Beside:
 def test_a_run_with_a_companion_has_no_violation():
     run = StackRun(calm(has_companions=True))
     assert run.run().violations == []
-    beside = [
-        record
-        for attempt in run.world.history.attempts
-        for record in (*attempt.records, *attempt.interrupted)
-        if b"companion" in record.value
-    ]
+    companions: list[Any] = run.judge.companions
+    beside = [record for companion in companions for record in companion.sent]
     assert {record.is_sent for record in beside} >= {True, False}
 
 
@@ -120,6 +116,50 @@ def test_a_record_that_is_taken_before_the_first_transaction_is_found():
     beside = Beside()
     beside.send()
     assert found(beside.run) == ["state"]
+
+
+def test_a_record_that_is_taken_between_two_transactions_is_found():
+    beside = Beside()
+    beside.begin("committed")
+    beside.spans.ends()
+    beside.spans.ends(has_returned=True)
+    record = beside.send()
+    assert found(beside.run) == ["state"]
+    beside.begin("committed")
+    beside.records.enter_records()
+    assert all(record not in (*a.records, *a.interrupted) for a in beside.history.attempts)
+
+
+def test_a_record_that_is_refused_between_two_transactions_is_in_none():
+    beside = Beside()
+    beside.begin("committed")
+    beside.spans.ends(has_returned=True)
+    beside.send(is_sent=False)
+    beside.send(is_sent=None)
+    assert found(beside.run) == []
+
+
+def test_a_record_of_a_call_that_began_before_the_end_had_returned_may_be_in_it():
+    beside = Beside()
+    beside.begin("committed")
+    beside.spans.ends()
+    sent = beside.records.add(SentRecord(beside.history, TopicPartition(TOPIC, 3), b"value"))
+    beside.spans.ends(has_returned=True)
+    beside.records.returned(sent)
+    beside.records.enter_records()
+    assert found(beside.run) == []
+    assert beside.history.attempts[0].records == [sent.record]
+
+
+def test_a_record_of_a_call_that_began_between_two_transactions_is_in_the_second():
+    beside = Beside()
+    beside.begin("committed")
+    beside.spans.ends(has_returned=True)
+    sent = beside.records.add(SentRecord(beside.history, TopicPartition(TOPIC, 3), b"value"))
+    beside.begin("committed")
+    beside.records.returned(sent)
+    beside.records.enter_records()
+    assert beside.history.attempts[1].records == [sent.record]
 
 
 def test_a_record_in_a_transaction_without_an_outcome_must_not_be_visible():
@@ -222,9 +262,11 @@ def test_a_run_goes_on_after_each_event(name):
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_run_goes_on_after_one_broker_has_refused_logins(mechanism):
     options = calm(users=True, session_ms=500, mechanism=mechanism)
-    result = StackRun(replace(options, event_s={"refuse logins of one broker": 0.5})).run()
+    run = StackRun(replace(options, event_s={"refuse logins of one broker": 0.5}))
+    result = run.run()
     assert result.violations == []
     assert result.faults["refuse logins of one broker"] > 0
+    assert run.world.network.refusals.renewals > 0
 
 
 @pytest.mark.parametrize("name", ["refuse logins", "refuse logins of one broker"])

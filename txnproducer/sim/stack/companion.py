@@ -72,13 +72,20 @@ class TransactionSpans:
         number: that of the present or the last one, from 1.
         attempts: the transactions, by their numbers. One that was not entered has none.
         is_open: whether one is open, and no thread has begun to end it.
+        is_over: whether none is: the end of the last one has returned, or none has begun.
         changes: how often that has changed.
     """
 
     number: int = 0
     attempts: dict[int, Attempt] = field(default_factory=dict)
     is_open: bool = False
+    is_over: bool = True
     changes: int = 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first one that can take a record of a call that begins now."""
+        return self.number + self.is_over
 
     def begins(self) -> None:
         """Note that one is about to begin."""
@@ -90,12 +97,13 @@ class TransactionSpans:
         self.attempts[self.number] = attempt
         self._change(is_open=True)
 
-    def ends(self) -> None:
-        """Note that it is about to end."""
-        self._change(is_open=False)
+    def ends(self, *, has_returned: bool = False) -> None:
+        """Note that it is about to end, or that a call to end it has returned without an error."""
+        self._change(is_open=False, is_over=has_returned)
 
-    def _change(self, *, is_open: bool) -> None:
+    def _change(self, *, is_open: bool, is_over: bool = False) -> None:
         self.is_open = is_open
+        self.is_over = is_over
         self.changes += 1
 
 
@@ -105,7 +113,8 @@ class SentBeside:
 
     Attributes:
         record: the record.
-        first: the number of the transaction in which its call began.
+        first: the number of the transaction in which its call began. If it began between two, that
+            of the second.
         last: that in which its call returned; None while it is under way.
     """
 
@@ -140,8 +149,15 @@ class RecordsBeside:
 
     def add(self, record: SentRecord) -> SentBeside:
         """Note that the call for a record begins."""
-        self._sent.append(SentBeside(record, self._spans.number))
+        self._sent.append(SentBeside(record, self._spans.first))
         return self._sent[-1]
+
+    def returned(self, sent: SentBeside) -> None:
+        """Note that the call for a record has returned, and judge it if none could take it."""
+        # Last in each call: from now on the record counts for the end of its transaction.
+        sent.last = self._spans.number
+        if sent.record.is_sent and sent.last < sent.first:
+            self._judge.violate("state", f"{sent.record.value!r} is in no transaction")
 
     def surely_in(self, attempt: Attempt) -> list[SentRecord]:
         """Return the records that must be in a transaction if it is committed."""
@@ -158,13 +174,10 @@ class RecordsBeside:
         """Give each record to the transaction that it is in, as far as that is known."""
         for sent in self._sent:
             last = self._spans.number if sent.last is None else sent.last
-            # Before the first begin there is no transaction that could take it.
-            numbers = range(max(1, sent.first), last + 1)
-            attempts = [self._attempt(number) for number in numbers]
+            attempts = [self._attempt(number) for number in range(sent.first, last + 1)]
             if not attempts:
-                if sent.record.is_sent:
-                    self._judge.violate("state", f"{sent.record.value!r} is in no transaction")
-            elif len(attempts) == 1 and sent.record.is_sent:
+                continue  # no transaction could take it, so nobody has sent it
+            if len(attempts) == 1 and sent.record.is_sent:
                 attempts[0].records.append(sent.record)
             else:
                 _enter_in_one(sent.record, attempts)
@@ -254,8 +267,7 @@ class Companion:
             record.is_sent = False
             if stayed_open:
                 self._judge_refusal(error, is_calm=began.is_calm)
-        # Last: from now on it counts for the end of its transaction.
-        sent.last = spans.number
+        self._records.returned(sent)
 
     def _judge_refusal(self, error: BaseException, *, is_calm: bool) -> None:
         if is_calm:

@@ -11,7 +11,7 @@ Must not know: the work of services, the faults.
     state     a call that the state forbids is refused; an allowed one is not
     needless  with no fault under way, no call fails, and no connection is lost; but records may
               expire that have less than three seconds
-    told      a commit succeeds only if every record did
+    told      a commit succeeds only if every record did; a topic's partitions are those it has
     open      no transaction is open at the end
     left      a closed producer leaves no thread, socket or memory behind
     progress  after the faults end, each service commits again, also with the producer that it had
@@ -20,10 +20,11 @@ Must not know: the work of services, the faults.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.judges.log_judge import LogJudge
@@ -194,6 +195,13 @@ class StackJudge:
         for record in records:
             if record.future is not None and not record.future.done():
                 self.violate("told", f"{service}: flushed, and {record.value!r} is under way")
+
+    def answered(self, topic: str, partitions: Sequence[PartitionMetadata] | None) -> None:
+        """Judge the partitions that a producer has returned for a topic."""
+        there = list(range(self._world.cluster.topology.partition_counts[topic]))
+        told = None if partitions is None else [each.partition for each in partitions]
+        if told != there:
+            self.violate("told", f"{topic} has the partitions {there}, not {told}")
 
     def closed(self, service: str, producer: TransactionalProducer) -> None:
         """Judge a producer after `close`."""

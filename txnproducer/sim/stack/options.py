@@ -34,6 +34,8 @@ PARTITIONS: Final = 4
 _CALM_RATE: Final = 0.1
 _UNDISTURBED_RATE: Final = 0.2
 _LONG_STALL_S: Final = 0.1
+# The fault at calls that delays others: it holds up the I/O thread.
+_BLOCKS: Final = "callback blocks"
 
 # For one connection, look-up or call of a socket.
 _HIGHEST_RATES: Final[Mapping[ByteFault, float]] = dict.fromkeys(ByteFault, 0.3) | {
@@ -93,12 +95,12 @@ class StackOptions:
     def is_undisturbed(self) -> bool:
         """Whether no fault delays a call. Those at other calls do not, nor do small pieces."""
         disturbs = self.byte_rates.keys() - {ByteFault.PIECES} or self.event_s or self.has_rival
-        return not disturbs and "callback blocks" not in self.call_rates
+        return not disturbs and _BLOCKS not in self.call_rates
 
     @property
     def is_loop_steady(self) -> bool:
         """Whether no fault lets the I/O thread stand still between two of its calls."""
-        stands = "jump of the clock" in self.event_s or "callback blocks" in self.call_rates
+        stands = "jump of the clock" in self.event_s or _BLOCKS in self.call_rates
         return not stands and self.longest_stall_s < _LONG_STALL_S
 
     @classmethod
@@ -121,6 +123,7 @@ class StackOptions:
                     # Few of the places in a call matter to the wake-ups.
                     each: 0.3 if each == "interrupt at a call" else rate
                     for each, rate in options.call_rates.items()
+                    if each != _BLOCKS
                 },
                 settings={**options.settings, **ages},
                 # Such a run is short, and sessions end in it all the same.
@@ -163,7 +166,7 @@ class StackOptions:
 CALL_FAULTS: Final[Mapping[str, float]] = {
     "callback raises": 0.2,
     "callback sends": 0.2,
-    "callback blocks": 0.1,
+    _BLOCKS: 0.1,
     "callback commits": 0.1,
     "callback flushes": 0.1,
     "callback closes": 0.02,

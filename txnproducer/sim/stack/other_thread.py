@@ -105,6 +105,8 @@ class OtherThread:
     Attributes:
         call: that is made.
         has_begun: whether it was made.
+        has_ended: whether it has returned, if it ends the transaction.
+        has_begun_another: whether it has begun a transaction after the end of the block.
         error: of it, when it has returned.
     """
 
@@ -127,7 +129,7 @@ class OtherThread:
         self._calls = ServiceCalls(world, judge, name, rng)
         self.call = rng.choice(calls)
         self._delay_s = 10 ** rng.uniform(-3.5, 0)
-        self.has_begun = False
+        self.has_begun = self.has_ended = self.has_begun_another = False
         self.error: BaseException | None = None
         self._thread = world.platform.thread(self._run, name)
 
@@ -146,6 +148,7 @@ class OtherThread:
             self._attempt.is_commit_asked |= self.call == "commit_transaction"
             self.has_begun = True
             self.error = self._calls.repeat(self.call, call)
+            self.has_ended = True
         else:
             self._intrude(self._block, call)
 
@@ -159,4 +162,5 @@ class OtherThread:
         if was_inside and is_owned and self.error is None:
             self._judge.violate("state", f"{self._name}: {self.call} in another thread's block")
         if self.error is None and is_begin:
+            self.has_begun_another = True
             self._calls.repeat("abort_transaction", self._producer.abort_transaction)

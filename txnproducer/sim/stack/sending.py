@@ -97,7 +97,13 @@ class RecordSending:
         )
         if error is None:
             record.future = future
-            attempt.records.append(record)
+            # One that failed in its wait, while another thread ended the transaction, was not
+            # taken, and the transaction lacks nothing.
+            if attempt.is_commit_asked and future.done() and future.error is not None:
+                record.is_sent = None
+                attempt.interrupted.append(record)
+            else:
+                attempt.records.append(record)
             return None
         # An interrupt may come after the core has taken the record.
         record.is_sent = None if isinstance(error, InterruptError) else False
@@ -190,6 +196,9 @@ def send_stamped(
     """
     stamp_ms = record.timestamp_ms if is_given else None
     partition, headers = record.place.partition, record.headers or None
+    platform: Any = producer._platform  # noqa: SLF001 - the judge looks inside
+    # A reading of an earlier call is not that of this one.
+    platform.told_ms.pop(threading.current_thread(), None)
     try:
         return producer.send(
             TOPIC, record.value, record.key, headers, partition, stamp_ms, on_delivery
@@ -197,5 +206,4 @@ def send_stamped(
     finally:
         # Also after an interrupt, since the record may be taken.
         if not is_given:
-            told: Any = producer._platform  # noqa: SLF001 - the judge looks inside
-            record.timestamp_ms = told.told_ms.get(threading.current_thread(), -1)
+            record.timestamp_ms = platform.told_ms.get(threading.current_thread(), -1)

@@ -139,6 +139,9 @@ class TransactionWork:
             return self._commit(attempt) if attempt.is_commit_asked else self._abort(attempt)
         if transaction.outcome == "committed" and error is not None:
             self._see_commit()
+        # Another thread's begin may have come after the block's end, and its abort have failed.
+        has_begun_another = any(other.has_begun_another for other in others)
+        self._spans.ends(has_returned=error is None and not has_begun_another)
         self._claim(attempt, transaction.outcome)
         is_usable = error is None or isinstance(error, InterruptError)
         return is_usable or (
@@ -185,7 +188,7 @@ class TransactionWork:
                     helper.join()
         if error is None and rng.random() < 0.5:
             topic = rng.choice(OTHER_TOPICS)
-            error = calls.repeat("partitions_for", lambda: producer.partitions_for(topic))
+            error = self._ask_for_partitions(topic)
         if error is None and rng.random() < 0.2:
             error = self._send_offsets(attempt)
         if error is None and rng.random() < 0.2:
@@ -198,6 +201,15 @@ class TransactionWork:
                 error = None
         if error is None and calls.strikes("wrong call"):
             self._make_a_wrong_call()
+        return error
+
+    def _ask_for_partitions(self, topic: str) -> BaseException | None:
+        answers: list[Any] = []
+        error = self._calls.repeat(
+            "partitions_for", lambda: answers.append(self._producer.partitions_for(topic))
+        )
+        if error is None:
+            self._judge.answered(topic, answers[-1])
         return error
 
     def _send_offsets(self, attempt: Attempt) -> BaseException | None:
@@ -229,6 +241,7 @@ class TransactionWork:
         attempt.is_commit_asked = True
         error = self._calls.repeat("commit_transaction", self._producer.commit_transaction)
         if error is None:
+            self._spans.ends(has_returned=True)
             self._claim(attempt, "committed")
             return True
         return self._after(attempt, error)
@@ -239,6 +252,7 @@ class TransactionWork:
 
     def _after_abort(self, attempt: Attempt, error: BaseException | None) -> bool:
         if error is None:
+            self._spans.ends(has_returned=True)
             self._claim(attempt, "aborted")
             return True
         if isinstance(error, CommitOutcomeUnknownError):
@@ -269,15 +283,21 @@ class TransactionWork:
         is_abort = error is not None or self._rng.random() < 0.2
         call = self._producer.abort_transaction if is_abort else self._producer.commit_transaction
         attempt.is_commit_asked |= not is_abort
+        was_over = other.has_ended and other.error is None
         own = self._calls.repeat(call.__name__, call)
         was_first = own is None and not other.has_begun
         other.join()
         if was_first and other.error is None:
             self._judge.violate("state", f"{other.call} of an ended {attempt.name} is not refused")
+        if was_over and own is None:
+            self._judge.violate(
+                "state", f"{call.__name__} of an ended {attempt.name} is not refused"
+            )
         good = {name for name, e in ((call.__name__, own), (other.call, other.error)) if e is None}
         if len(good) > 1:
             self._judge.violate("told", f"{attempt.name} is both committed and aborted")
         if good:
+            self._spans.ends(has_returned=True)
             self._claim(attempt, _CLAIMS[good.pop()])
             # Any other error may be of a call that has to be made again.
             return all(e is None or isinstance(e, IllegalStateError) for e in (own, other.error))
@@ -303,6 +323,7 @@ class TransactionWork:
             "commit_transaction", self._world.max_block_ms, producer.commit_transaction
         )
         if error is None:
+            self._spans.ends(has_returned=True)
             self._claim(attempt, "committed")
         return error is None
 
