@@ -55,14 +55,15 @@ def test_a_call_that_raises_no_kafka_error_is_found(monkeypatch, kind, rates):
 
 
 def test_a_time_of_day_that_was_read_in_an_earlier_call_is_found(monkeypatch):
-    read: dict[int, int] = {}
+    read: dict[tuple[int, threading.Thread], int] = {}
 
     def send(producer: Any, *arguments: Any) -> Any:
         topic, value, key, headers, partition, stamp_ms, on_delivery = arguments
         if stamp_ms is None:
-            if id(producer) not in read:
-                read[id(producer)] = producer._platform.wall_clock_ms()
-            stamp_ms = read[id(producer)]
+            caller = id(producer), threading.current_thread()
+            if caller not in read:
+                read[caller] = producer._platform.wall_clock_ms()
+            stamp_ms = read[caller]
         return SEND(producer, topic, value, key, headers, partition, stamp_ms, on_delivery)
 
     monkeypatch.setattr(RecordWriter, "_send_any", send)
