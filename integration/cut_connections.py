@@ -25,11 +25,12 @@ from unittest import mock
 
 from integration.brokers import MODES
 from integration.chaos.run import PARTITIONS, Account, Plan, check, write_transactions
-from integration.cutting_proxy import HOST, CuttingProxy
+from integration.cutting_proxy import CuttingProxy
 from integration.readers import read_with_confluent
 from txnproducer._shell import base_producer
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.testing import EmbeddedKafka
+from txnproducer.testing._config import HOST
 
 REQUEST_TIMEOUT_MS = 5_000
 LIMIT_S = 2 * REQUEST_TIMEOUT_MS / 1000

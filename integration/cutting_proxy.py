@@ -18,7 +18,8 @@ import time
 from collections import Counter
 from typing import Self
 
-HOST = "127.0.0.1"
+from txnproducer.testing._config import HOST
+
 _PATIENCE_S = 20.0
 _PART_BYTES = 65_536
 

@@ -20,16 +20,30 @@ from collections import Counter
 from typing import Final, Self
 
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
+from txnproducer.sim.stack.network import _HANDSHAKE_KEYS, _HEAD
+from txnproducer.testing._config import HOST
 from txnproducer.testing._memory_tls import ServerTls
 
-HOST: Final = "127.0.0.1"
 TLS_CUT: Final = "cut in the TLS handshake"
 REAL: Final[tuple[ByteFault, ...]] = tuple(
     kind
     for kind in ByteFault
-    # Names are looked up by the system, which has no faults of ours.
-    if kind not in (ByteFault.LOOK_UP_FAILS, ByteFault.LOOK_UP_HANGS, ByteFault.DEAD_ADDRESS)
+    # Names are looked up by the system, which has no faults of ours. It also accepts at once for
+    # a listener, so that no connect hangs.
+    if kind
+    not in (
+        ByteFault.LOOK_UP_FAILS,
+        ByteFault.LOOK_UP_HANGS,
+        ByteFault.DEAD_ADDRESS,
+        ByteFault.NO_CONNECT,
+    )
 )
+# For the same reason these faults come after the connect, and are counted by other names.
+_NAMES: Final = {
+    ByteFault.REFUSED: "reset as soon as accepted",
+    ByteFault.SLOW_CONNECT: "accepted, and carried late",
+    ByteFault.SLOW: "connection with slow answers",
+}
 ANSWER_FAULTS: Final = (
     ByteFault.TRUNCATED,
     ByteFault.WRONG_SIZE,
@@ -44,11 +58,8 @@ _LOOK_S: Final = 0.1
 _READS_S: Final = 1.0
 # Virtual time costs nothing, and a process here lives for two seconds.
 _SHORTER: Final = 10
-# As many bytes as both sides of a handshake have, with a certificate of the usual size.
-_TLS_BYTES: Final = 3_000
-_HEAD: Final = struct.Struct(">ih")  # the size of a frame, the API of its request
-# SaslHandshake, ApiVersions, SaslAuthenticate.
-_HANDSHAKE_KEYS: Final = frozenset({17, 18, 36})
+# Fewer bytes than both sides of a handshake have.
+_TLS_BYTES: Final = 1_500
 
 
 class FrameProxy:
@@ -122,15 +133,15 @@ class FrameProxy:
             rng = random.Random(self._faults.rng.random())
         with client, contextlib.suppress(OSError):
             if fate.kind is ByteFault.REFUSED:
-                self._struck(fate)
+                self.struck(fate)
                 _end(client, Ending.RESET)
                 return
-            if fate.kind in (ByteFault.SILENT, ByteFault.NO_CONNECT):
-                self._struck(fate)
+            if fate.kind is ByteFault.SILENT:
+                self.struck(fate)
                 self.keep_silent(client)
                 return
             if fate.kind is ByteFault.SLOW_CONNECT:
-                self._struck(fate)
+                self.struck(fate)
                 self._is_closed.wait(fate.delay_ms / 1000 / _SHORTER)
             with socket.create_connection(self._address, _PATIENCE_S) as upstream:
                 self._carry(client, upstream, fate, rng)
@@ -184,9 +195,10 @@ class FrameProxy:
         with self._lock:
             self.counts[name] += 1
 
-    def _struck(self, fate: ConnectionFaults) -> None:
+    def struck(self, fate: ConnectionFaults) -> None:
+        """Note that a connection met its fault."""
         assert fate.kind is not None
-        self.count(fate.kind.value)
+        self.count(_NAMES.get(fate.kind, fate.kind.value))
 
 
 class _Link:
@@ -208,6 +220,7 @@ class _Link:
         self._has_served = False
         self._renewals: set[int] = set()
         self._nonsense_at = 0.0
+        self._is_slow = False
         self.tls: ServerTls | None = None
         self.tls_left: int | None = None
 
@@ -215,7 +228,7 @@ class _Link:
         """Carry bytes to the broker. Return whether the connection goes on."""
         if self.tls is not None:
             if self._is_cut_in_tls(data):
-                return False
+                return self._cut(TLS_CUT)
             data = self.tls.receive(data)
             if not self._send_raw(self.tls.to_send()):
                 return False
@@ -226,7 +239,7 @@ class _Link:
         self._read += len(data)
         self._note_requests(data)
         self._upstream.sendall(data)
-        return not is_cut or self._cut()
+        return not is_cut or self._cut(ByteFault.REQUEST_CUT)
 
     def of_broker(self, data: bytes) -> bool:
         """Carry whole answers to the client. Return whether the connection goes on."""
@@ -245,7 +258,9 @@ class _Link:
         fate, number = self._fate, self._answered
         self._answered += 1
         if fate.kind is ByteFault.SLOW:
-            self._proxy.count(ByteFault.SLOW.value)
+            if not self._is_slow:
+                self._proxy.struck(fate)
+            self._is_slow = True
             self._proxy.wait(fate.delay_ms / 1000 / _SHORTER)
         is_of_renewal = number in self._renewals
         changed = fate.changed(number, frame, self._rng, is_of_renewal=is_of_renewal)
@@ -258,14 +273,16 @@ class _Link:
         self._written += len(changed)
         if changed and not self._send(changed):
             return False
-        return not is_cut or self._cut()
+        return not is_cut or self._cut(ByteFault.ANSWER_CUT)
 
     def _send(self, data: bytes) -> bool:
         return self._send_raw(data if self.tls is None else self.tls.send(data))
 
     def _send_raw(self, data: bytes) -> bool:
         if self._is_cut_in_tls(data):
-            return False
+            assert self.tls_left is not None
+            self._client.sendall(data[: len(data) + self.tls_left])
+            return self._cut(TLS_CUT)
         while data:
             size = self._proxy.piece(len(data))
             self._client.sendall(data[:size])
@@ -273,17 +290,15 @@ class _Link:
         return True
 
     def _is_cut_in_tls(self, data: bytes) -> bool:
-        if self.tls_left is None:
+        """Return whether the cut is due within these bytes of the handshake."""
+        # A version is agreed on once the client's last message of the handshake is in.
+        if self.tls_left is None or self.tls is None or self.tls._tls.version() is not None:
             return False
         self.tls_left -= len(data)
-        if self.tls_left > 0:
-            return False
-        self._proxy.count(TLS_CUT)
-        return True
+        return self.tls_left <= 0
 
-    def _cut(self) -> bool:
-        assert self._fate.kind is not None
-        self._proxy.count(self._fate.kind.value)
+    def _cut(self, name: str) -> bool:
+        self._proxy.count(f"{name}, {self._fate.ending}")
         self._upstream.close()
         if self._fate.ending is Ending.HALF_OPEN:
             # Only the time-out of a request ends it for the client.

@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self, TypeVar
 
-from tests.fuzz.frame_proxy import ANSWER_FAULTS, HOST, FrameProxy
+from tests.fuzz.frame_proxy import ANSWER_FAULTS, FrameProxy
+from tests.fuzz.limits import limit_time
 from tests.fuzz.process_cluster import SETTINGS, address_of
 from tests.fuzz.unit_proxy import AFTER, BEFORE, WITHIN, Cut, UnitProxy
 from txnproducer import TransactionalProducer
@@ -30,6 +31,7 @@ from txnproducer._server.login import Users
 from txnproducer.errors import KafkaError
 from txnproducer.sim.stack.faults import ByteFault, ConnectionFaults, Ending
 from txnproducer.testing import InMemoryKafka
+from txnproducer.testing._config import HOST
 from txnproducer.testing._memory_server import MemoryServer
 
 PASSWORD: Final = "secret"
@@ -43,6 +45,11 @@ SECURITIES: Final[dict[str, dict[str, Any]]] = {
 # A handshake with TLS and SCRAM has no more messages of one side.
 _MOST_MESSAGES: Final = 10
 _MOST_CALL_S: Final = 30.0
+# Far above what a case may take: a few calls, and the time to settle.
+_MOST_CASE_S: Final = 240.0
+# One cut of so many may miss: a connection has fewer messages than the sound one had.
+_MISSES: Final = 20
+NOT_MET: Final = "not met"
 _SETTLE_S: Final = 10.0
 _SESSION_MS: Final = 250
 # Longer than the time after which a request on a connection without sense is a finding.
@@ -106,7 +113,7 @@ class Cases:
         with UnitProxy(self._address, cut, is_tls=self._is_tls) as proxy:
             self._expect(f"{self._security}: {cut}", lambda: self._write(proxy.port))
         self._judge(f"{self._security}: {cut}", before)
-        self.counts[f"cut, {cut.ending}" if proxy.has_cut else "not met"] += 1
+        self.counts[f"cut, {cut.ending}" if proxy.has_cut else NOT_MET] += 1
 
     # --- renewed logins -------------------------------------------------------------------------
 
@@ -264,6 +271,14 @@ def _until(look: Callable[[], _T], is_right: Callable[[_T], bool]) -> _T:
     return found
 
 
+def missed(counts: Counter[str]) -> list[str]:
+    """Return a text if too many cuts did not happen, so that their cases show nothing."""
+    cuts = sum(count for name, count in counts.items() if name.startswith("cut,"))
+    if counts[NOT_MET] <= 1 + cuts // _MISSES:
+        return []
+    return [f"{counts[NOT_MET]} cuts did not happen, {cuts} did"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.handshakes", description=__doc__)
     parser.add_argument("--share", type=int, default=1, help="play one of so many cases")
@@ -282,14 +297,17 @@ def main() -> int:
         with Cases(security) as cases:
             for cut in cases.cuts():
                 if is_drawn():
+                    limit_time(_MOST_CASE_S)
                     cases.cut(cut)
             kinds = [kind for kind in ANSWER_FAULTS if is_drawn()]
             if security == always:
                 kinds = kinds or [rng.choice(ANSWER_FAULTS)]
             if "sasl_mechanism" in settings and kinds:
+                limit_time(_MOST_CASE_S * (len(kinds) + 1))
                 cases.renewals(kinds)
         counts.update(cases.counts)
         wrong += cases.wrong
+    wrong += missed(counts)
     print(f"cases {dict(counts)}")
     print("\n".join(wrong) or "nothing wrong")
     return 1 if wrong else 0

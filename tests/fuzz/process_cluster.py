@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from integration.cutting_proxy import HOST, CuttingProxy
+from integration.cutting_proxy import CuttingProxy
 from tests.fuzz.frame_proxy import REAL, FrameProxy
 from tests.fuzz.process_writer import MAX_BLOCK_MS
 from txnproducer._server.login import Users
 from txnproducer.testing import InMemoryKafka
+from txnproducer.testing._config import HOST
 from txnproducer.testing._memory_server import MemoryServer
 
 PLAIN, TLS, LOGIN = "plain", "TLS", "TLS with SCRAM"

@@ -15,9 +15,9 @@ import threading
 from typing import Final, NamedTuple, Self
 
 from txnproducer.sim.stack.faults import Ending
+from txnproducer.testing._config import HOST
 
 BEFORE, WITHIN, AFTER = "before", "within", "after"
-_HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _PART_BYTES: Final = 65_536
@@ -62,7 +62,7 @@ class UnitProxy:
         self._address, self._cut, self._is_tls = address, cut, is_tls
         self._is_closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((_HOST, 0))
+        self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self.carried = [0, 0]
         self.has_cut = False
