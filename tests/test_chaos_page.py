@@ -30,7 +30,7 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
             "takeover",
             9.9,
             5,
-            "Its two writers took the id from each other 5 times meanwhile",
+            "Its two writers took the id from each other 5 times meanwhile (there 2); fresh",
         ),
         (
             "leader",
@@ -54,6 +54,7 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
     row = f"SIGSTOP/{target}/{workload}/v2"
     line = {**load()[0], "cluster_stall_s": cluster_s, "stall_s": 11.8, "fenced": fenced}
     ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    other["fenced"] = 2
     page = render([ours, {**other, "stall_s": 8.0, "cluster_stall_s": 7.5}])
     assert f"`txnproducer/{row}`: 11.80 s, and java 8.00 s. " in page
     assert says in page
@@ -75,6 +76,17 @@ def test_a_copier_is_not_slow_for_the_time_with_its_consumer(
     line = {**load()[0], "cluster_stall_s": 9.9, "stall_s": 11.8, "called_s": called_s}
     ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
     assert says in render([ours, {**other, "stall_s": 8.0}])
+
+
+@pytest.mark.parametrize("there", [5, 6, None])
+def test_taking_the_id_no_more_often_than_another_client_is_no_reason(there: int | None) -> None:
+    row = "slow-link/controller/takeover/v1"
+    line = {**load()[0], "cluster_stall_s": 2.4, "stall_s": 10.7, "fenced": 5}
+    ours = {**line, "row": f"txnproducer/{row}"}
+    other = {**line, "row": f"java/{row}", "stall_s": 6.1, "fenced": there}
+    if there is None:
+        del other["fenced"]
+    assert "**Ours was slow**: fresh producers stood still for 2.4 s" in render([ours, other])
 
 
 def test_a_row_that_was_played_again_counts_once_and_a_failed_one_not_at_all() -> None:

@@ -82,7 +82,11 @@ def told(ending: Ending, workload: str) -> str:
     if kind in _FENCED and ending["verdict"] == "restart":
         if workload == TAKEOVER:
             return f"the workload: {name}, since the other writer had taken the id"
-        return f"{name}, though no other writer has the id: `{ending['error']}`"
+        # No fault lasts as long as a transaction may, so none of them lets a broker fence it.
+        return f"**not explained**: {name}, though no other writer has the id: `{ending['error']}`"
     if ending["verdict"] == "unknown":
-        return f"{name}: no answer said whether the commit took effect: `{ending['error']}`"
+        return (
+            f"the protocol: {name}, since no answer said whether the commit took effect:"
+            f" `{ending['error']}`"
+        )
     return f"**not judged**: {name} ({ending['verdict']}): `{ending['error']}`"

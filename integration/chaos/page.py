@@ -91,8 +91,9 @@ ROWS = """A row's name has the client, the fault, its target, the workload and t
     `transaction.version` from 1 to 2 under load."""
 REPLACED = """The rows of txnproducer in which a producer ended before the row did, and why.
     Two writers that take one id from each other end each other's producers, and a member that
-    leaves its group closes its producer: these belong to the workload. A cause that neither the
-    workload nor the fault explains is printed in bold. Rows that were played before causes were
+    leaves its group closes its producer: these belong to the workload. A commit whose answers are
+    lost for good ends its producer by the protocol. A cause that neither the workload nor the
+    fault nor the protocol explains is printed in bold. Rows that were played before causes were
     noted have "not recorded". {left} of {all} rows have no line here: their producers served to
     the end."""
 NOT_RECORDED = "not recorded"
@@ -333,10 +334,12 @@ def _why(ours: Line, best: Line) -> str:
     if ours["stall_s"] <= cluster + _NOTICE_S:
         return f"Our cluster took no transaction for {cluster:.1f} s{there}."
     fenced: int = ours.get("fenced", 0)
-    if _parts(ours)[3] == TAKEOVER and fenced > 1:
+    # Each client's writers take the id from each other, so only more often is a reason.
+    there_fenced: int | None = best.get("fenced")
+    if _parts(ours)[3] == TAKEOVER and there_fenced is not None and fenced > there_fenced:
         return (
-            f"Its two writers took the id from each other {fenced} times meanwhile; fresh"
-            f" producers stood still for {cluster:.1f} s."
+            f"Its two writers took the id from each other {fenced} times meanwhile (there"
+            f" {there_fenced}); fresh producers stood still for {cluster:.1f} s."
         )
     called = ours.get("called_s")
     if _parts(ours)[3] == COPY and called is not None and called <= cluster + _NOTICE_S:
