@@ -1,4 +1,4 @@
-"""The short form of `make chaos-spark`: some of four faults, and tests of its checks."""
+"""The short form of `make chaos-spark`: some of five faults, and tests of its checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.turns import of_this_turn
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
-# None of the four kills a broker, so that one is enough.
+# None of the five kills a broker, so that one is enough.
 @pytest.mark.slow("runs on a standalone Spark")
 def test_each_row_is_written_exactly_once_under_every_fault():
     expected = {
@@ -26,6 +26,7 @@ def test_each_row_is_written_exactly_once_under_every_fault():
         ("deleted-checkpoint", "partition"): ("refused", "LedgerError"),
         ("zombie", "batch"): ("exact", ""),
         ("driver-after-end", "batch"): ("exact", ""),
+        ("driver-after-decision", "prepared"): ("exact", ""),
     }
     assert set(expected) == set(SHORT)
     played = of_this_turn(SHORT)
@@ -113,7 +114,7 @@ def test_the_page_shows_every_fault_and_the_runs_that_are_missing(tmp_path):
     assert "1 wrong" in rows["zombie"]
     assert "1 runs: of 100 rows 0 lost, 30 doubled" in rows["zombie"]
     assert "1 refused (`SinkError`)" in rows["speculation"]
-    assert rows["leader"].count("not run") == 4
+    assert rows["leader"].count("not run") == 5
     shown = page.put(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n", made)
     assert "old" not in shown
     assert shown.startswith("before\n")

@@ -28,12 +28,13 @@ from integration.spark_chaos.results import (
 from integration.spark_chaos.run import run
 from integration.spark_chaos.stage import Stage
 
-WRITERS: tuple[Writer, ...] = ("partition", "batch", "source", "plain")
+WRITERS: tuple[Writer, ...] = ("partition", "batch", "prepared", "source", "plain")
 SHORT: tuple[tuple[str, Writer], ...] = (
     ("executor-after-commit", "partition"),
     ("deleted-checkpoint", "partition"),
     ("zombie", "batch"),
     ("driver-after-end", "batch"),
+    ("driver-after-decision", "prepared"),
 )
 INPUTS: tuple[Input, ...] = ("files", "kafka")
 _FEW = 3
@@ -46,7 +47,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", nargs="+", choices=sorted(BY_NAME), default=sorted(BY_NAME))
     parser.add_argument("--writers", nargs="+", choices=WRITERS, default=list(WRITERS))
     parser.add_argument("--inputs", nargs="+", choices=INPUTS, default=["files"])
-    parser.add_argument("--short", action="store_true", help="four faults, one run each")
+    parser.add_argument("--short", action="store_true", help="five faults, one run each")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
 
@@ -59,6 +60,8 @@ def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int, In
         return
     for source, fault, writer in itertools.product(INPUTS, FAULTS, WRITERS):
         if source not in arguments.inputs or source not in fault.inputs:
+            continue
+        if writer not in fault.writers:
             continue
         if fault.name in arguments.faults and writer in arguments.writers:
             is_many = fault.kills and writer != "plain"

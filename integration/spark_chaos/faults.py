@@ -22,9 +22,13 @@ from txnproducer.admin import GROUP_TOPIC, coordinator_of
 from txnproducer.spark.errors import LedgerError, PartialReplayError, SinkError
 
 _STRUCK: Final = "struck"
+# The driver commits, and runs a batch again that has lost a task.
+_OF_THE_DRIVER: Final = ("batch", "prepared")
+_WRITERS: Final = ("partition", "batch", "prepared", "source", "plain")
 _TWIN: Final = "twin"
 _SLEEP_S: Final = 12.0
 _SHORT_TIMEOUT_MS: Final = 6000
+_LEAST_TIMEOUT_MS: Final = 40_000  # of prepared parts
 _MAY_SPECULATE: Final = (
     "spark.speculation=true",
     "spark.speculation.interval=100ms",
@@ -36,28 +40,34 @@ _MAY_SPECULATE: Final = (
 _WRITTEN: Final = {
     "partition": "task_before_commit",
     "batch": "task_before_receipt",
+    "prepared": "task_before_receipt",
     "source": "task_before_lease",
     "plain": "task_before_commit",
 }
 _DONE: Final = {
     "partition": "task_after_commit",
     "batch": "task_after_receipt",
+    "prepared": "task_after_receipt",
     "source": "task_after_lease",
     "plain": "task_after_commit",
 }
 _BEFORE_END: Final = {
     **_DONE,
     "batch": "batch_before_commit",
+    "prepared": "batch_before_commit",
     "source": "batch_before_commit",
 }
 _AFTER_END: Final = {
     "partition": "batch_done",
     "batch": "batch_after_commit",
+    "prepared": "batch_after_commit",
     "source": "batch_after_commit",
     "plain": "batch_done",
 }
 
 # The data source commits on the driver, so its last moment is there.
+# Between them nobody but the record of the decision knows that the batch is committed.
+_DECIDED: Final = {"prepared": "batch_decided"}
 _LAST_MOMENT: Final = {**_WRITTEN, "source": "partition_before_commit"}
 _COMMITTED: Final = {**_DONE, "source": "partition_committed"}
 _OTHERS_S: Final = 120.0
@@ -161,7 +171,7 @@ def zombie(scene: Scene, *, has_claims: bool = True) -> End:
     other = scene.gate("other", _WRITTEN[scene.writer], partition=1)
     new = (
         scene.gate("new", _BEFORE_END["batch"])
-        if scene.writer == "batch"
+        if scene.writer in _OF_THE_DRIVER
         else scene.gate("new", _WRITTEN[scene.writer], partition=0)
     )
     # How often a task of partition 0 began: the old one, the new one, that of another run.
@@ -217,7 +227,7 @@ def lose_task(scene: Scene) -> End:
         _OTHERS_S,
     )
     scene.kill_process_of(who)
-    if scene.writer == "batch":  # the sink itself runs it again
+    if scene.writer in _OF_THE_DRIVER:  # the sink itself runs it again
         return _exact(scene)
     if not scene.finish():
         raise WrongEndError("the query has survived its task")
@@ -281,7 +291,7 @@ def speculation(scene: Scene) -> End:
     slow = scene.gate(_STRUCK, event)
     before = scene.reads()
     scene.submit(slow, scene.gate(_TWIN, event, action="note"), settings=_MAY_SPECULATE)
-    if scene.writer == "batch":
+    if scene.writer in _OF_THE_DRIVER:
         way_out = 'atomicity="partition"'
         refusal = _refused(scene, before, SinkError, "spark.speculation=true", way_out)
         return End(Count(0, 0, 0, len(scene.reads())), refusal=refusal)
@@ -330,6 +340,29 @@ def other_partitions(scene: Scene) -> End:
     return End(end.count, end.torn, refusal)
 
 
+def resize(scene: Scene) -> End:
+    """The driver is killed when it has decided, and comes back with more partitions."""
+    scene.submit(scene.gate(_STRUCK, _DECIDED[scene.writer]))
+    scene.keeper.await_arrival(_STRUCK)
+    scene.kill_driver()
+    scene.submit(partitions=5)
+    return _exact(scene)
+
+
+def late_restart(scene: Scene) -> End:
+    """The driver is killed when it has decided, and comes back when all parts are aborted."""
+    scene.submit(
+        scene.gate(_STRUCK, _DECIDED[scene.writer]),
+        options={"transactionTimeout": str(_LEAST_TIMEOUT_MS)},
+    )
+    scene.keeper.await_arrival(_STRUCK)
+    scene.kill_driver()
+    # Brokers look for transactions that are too old every ten seconds.
+    time.sleep(_LEAST_TIMEOUT_MS / 1000 + 15.0)
+    scene.submit()
+    return _exact(scene)
+
+
 def _has_whole_batch(scene: Scene, reads: list[Read]) -> bool:
     """Return whether all other tasks, beside the one that was struck, had committed, too."""
     count = len(scene.rows) // BATCHES
@@ -368,6 +401,7 @@ class Fault:
         row_bytes: how long rows are.
         rows: of each batch.
         inputs: with which it is played; some need a shuffle.
+        writers: with which it is played.
     """
 
     name: str
@@ -377,6 +411,7 @@ class Fault:
     rows: int = 600
     row_bytes: int = 100
     inputs: tuple[str, ...] = ("files", "kafka")
+    writers: tuple[str, ...] = _WRITERS
 
 
 FAULTS: Final = (
@@ -438,7 +473,33 @@ FAULTS: Final = (
         speculation,
         kills=False,
     ),
-    Fault("time-out", "a task is slower than its transaction may be", time_out, kills=False),
+    Fault(
+        "time-out",
+        "a task is slower than its transaction may be",
+        time_out,
+        kills=False,
+        # Prepared parts have no time-out as short as this, which takes seconds to play.
+        writers=("partition", "batch", "source", "plain"),
+    ),
+    Fault(
+        "driver-after-decision",
+        "kill -9 of the driver between the decision and the ends of the parts",
+        kill_driver(_DECIDED),
+        writers=("prepared",),
+    ),
+    Fault(
+        "late-restart",
+        "the same, and the transactions' time is over before the restart",
+        late_restart,
+        writers=("prepared",),
+    ),
+    Fault(
+        "resize-after-decision",
+        "the same, and a restart with 5 partitions, not 3",
+        resize,
+        inputs=("files",),
+        writers=("prepared",),
+    ),
     Fault(
         "other-partitions",
         "kill -9 of the driver in the midst of a batch, and a restart with 5 partitions, not 3",

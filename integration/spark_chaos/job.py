@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from integration.spark_chaos.gates import Gate, Gates, write_whole
 
-Writer = Literal["partition", "batch", "source", "plain"]
+Writer = Literal["partition", "batch", "prepared", "source", "plain"]
 Input = Literal["files", "kafka"]
 
 

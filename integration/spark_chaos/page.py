@@ -21,7 +21,7 @@ from integration.spark_chaos.results import RESULTS, Result, load
 PAGE = ROOT / "docs" / "evidence.md"
 BEGIN = "<!-- made by: python -m integration.spark_chaos.page -->"
 END = "<!-- end of what is made -->"
-_HEADS = ("fault", '"partition"', '"batch"', "data source", "no sink")
+_HEADS = ("fault", '"partition"', '"batch"', '"prepared"', "data source", "no sink")
 
 
 def lines(results: Sequence[Result]) -> Iterator[str]:
@@ -49,7 +49,7 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _row(name: str, text: str, results: Sequence[Result]) -> list[str]:
-    writers = ("partition", "batch", "source", "plain")
+    writers = ("partition", "batch", "prepared", "source", "plain")
     found = [[r for r in results if (r.fault, r.writer) == (name, w)] for w in writers]
     return [text, *(_cell(each) for each in found)]
 
