@@ -128,7 +128,8 @@ class Scene:
         given = {
             "partitions": PARTITIONS,
             "is_keyed": self.is_keyed,
-            "options": {"transactionTimeout": "30000"},
+            # Prepared parts keep half of this to be ended.
+            "options": {"transactionTimeout": "60000" if self.writer == "prepared" else "30000"},
             **changes,
         }
         self._job = Job(
