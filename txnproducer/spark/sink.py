@@ -21,6 +21,7 @@ from txnproducer.spark.driver import checks
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
+from txnproducer.spark.driver.replay import naming_prepared
 from txnproducer.spark.driver.sink_lock import SinkLock
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.interpreters import check_interpreter
@@ -178,7 +179,8 @@ class ExactlyOnceKafkaSink:
             # First, since counting the partitions runs the frame's shuffles.
             self._cluster.producer_settings()
             self._batches.check(number, query_id, **named)
-            report = self._batches.write(df, number, query_id, began, **named)
+            with naming_prepared(self._settings.atomicity):
+                report = self._batches.write(df, number, query_id, began, **named)
             return self._publish(report)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:

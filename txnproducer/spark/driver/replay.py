@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from txnproducer.spark.errors import ReplayMismatchError
+from txnproducer.spark.errors import PartialReplayError, ReplayMismatchError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.rules import check_whole_replay
@@ -21,6 +22,20 @@ from txnproducer.spark.ledger.slots import Content
 from txnproducer.spark.reports import BatchReport, report_found
 
 _LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def naming_prepared(atomicity: str) -> Iterator[None]:
+    """Let a refusal in a block name the atomicity that would not stop there."""
+    try:
+        yield
+    except (PartialReplayError, ReplayMismatchError) as error:
+        if atomicity == "prepared":
+            raise
+        raise type(error)(
+            f'{error} A sink with atomicity="prepared", which needs a new sink_id, would not stop '
+            "here: it completes such a batch without its rows"
+        ) from None
 
 
 def report_replay(
