@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from txnproducer.spark.errors import (
     BatchTimedOutError,
     PartialReplayError,
     ReplayMismatchError,
+    TornBatchError,
 )
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, EndResult
 from txnproducer.spark.ledger.store import Ledger
@@ -147,11 +149,12 @@ def test_a_batch_that_was_not_decided_leaves_no_row(spark, kafka, topic, sink, m
     wait_for(kafka, topic, expected(30, first=1000))
 
 
+@pytest.mark.parametrize("ended", [0, 1])
 def test_the_next_batch_of_a_decided_one_completes_it_as_well(
-    spark, kafka, topic, sink, monkeypatch
+    spark, kafka, topic, sink, monkeypatch, ended
 ):
     # As with a checkpoint that Spark has moved on, or a job that counts by date.
-    with killed_between_ends(monkeypatch, 1):
+    with killed_between_ends(monkeypatch, ended):
         sink().write(keyed(spark, 60), 0)
     sink().write(keyless(spark, 10, first=60), 1)
     wait_for(kafka, topic, expected(70))
@@ -210,14 +213,18 @@ def test_an_end_without_an_answer_is_repeated_by_lease(spark, kafka, topic, sink
     real, ended = CoordinatorClient.end_ids, []
 
     def lost(self, leases, *, is_commit, timeout_ms):
-        ended.append(sorted(lease.transactional_id for lease in leases))
-        found = real(self, leases, is_commit=is_commit, timeout_ms=timeout_ms)
-        return unanswered(self, leases) if len(ended) == 1 else found
+        leases = list(leases)
+        ended.append(len(leases))
+        if len(ended) > 1:
+            return real(self, leases, is_commit=is_commit, timeout_ms=timeout_ms)
+        real(self, leases[:1], is_commit=is_commit, timeout_ms=timeout_ms)
+        return unanswered(self, leases)
 
     monkeypatch.setattr(CoordinatorClient, "end_ids", lost)
     report = sink().write(keyed(spark, 60), 0)
     assert (report.rows, report.retries) == (60, 1)
-    assert len(ended[0]) == 3
+    assert ended[0] == 3
+    assert ended[1] >= 2, "the others are ended again"
     wait_for(kafka, topic, expected(60))
 
 
@@ -230,11 +237,11 @@ def test_a_part_whose_time_was_over_comes_by_replay_from_the_same_rows(
     with killed_between_ends(monkeypatch, 1):
         sink().write(keyed(spark, 60), 0)
     abort_open_parts(kafka, sink)
-    with pytest.raises(ReplayMismatchError, match=r"20 rows .*transactionTimeout=900000 ms"):
+    with pytest.raises(ReplayMismatchError, match=r"transactionTimeout=900000 ms.* 20 rows "):
         sink().write(others(spark, 60).repartition(3), 0)
-    with pytest.raises(PartialReplayError, match=r"now there are 4.*transactionTimeout=900000"):
+    with pytest.raises(PartialReplayError, match=r"transactionTimeout=900000 ms.*now there are 4"):
         sink().write(others(spark, 60), 0)
-    with pytest.raises(LedgerError, match="batch 0 is committed in part"):
+    with pytest.raises(TornBatchError, match=r"transactionTimeout.*batch 0 is committed in part"):
         sink().write(keyless(spark, 10), 1)
     assert len(seen(kafka, topic)) == 20
     report = sink().write(keyed(spark, 60), 0)
@@ -294,15 +301,49 @@ def test_a_row_that_cannot_be_written_is_no_reason_for_another_run(spark, kafka,
 # --- other drivers and other modes ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize(("driver_rows", "count"), [(0, 10), (15, 10), (15, 20)])
 def test_a_driver_that_was_replaced_stops_and_leaves_the_batch_to_the_other(
-    spark, kafka, topic, sink
+    spark, kafka, topic, sink, partitions, driver_rows, count
 ):
-    first = sink()
-    first.write(keyless(spark, 10), 0)
-    sink().write(keyless(spark, 10, first=10), 1)
+    # Of one part: its own commit decides, and with driver_rows the id of partition 0 goes to and
+    # fro between the driver's producer and the tasks.
+    first = sink(driver_rows=driver_rows)
+    first.write(keyless(spark, 10, partitions), 0)
+    sink(driver_rows=driver_rows).write(keyless(spark, 10, partitions, first=10), 1)
     with pytest.raises(StaleRunError, match="another driver writes with this sink id"):
-        first.write(keyless(spark, 10, first=10), 1)
+        first.write(keyless(spark, count, partitions, first=10), 1)
     wait_for(kafka, topic, expected(20))
+
+
+def test_a_task_that_is_slower_than_its_time_is_no_reason_for_another_run(
+    spark, kafka, topic, sink, monkeypatch
+):
+    monkeypatch.setattr("txnproducer.spark.driver.checks.LEAST_TIMEOUT_MS", 1)
+    monkeypatch.setattr(prepared_batch, "LEAST_LEFT_S", 0.1)
+    writer = sink(on_event=Slow(25), options={"transactionTimeout": "2000"})
+    with pytest.raises(BatchTimedOutError, match="too little time"):
+        writer.write(keyed(spark, 10), 0)
+    assert seen(kafka, topic) == []
+
+
+class Slow:
+    """A task that takes long, and longer than brokers need to notice that its time is over."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __call__(self, event, info):
+        if event == "task_before_receipt" and info["partition"] == 0:
+            time.sleep(self.seconds)
+
+
+def test_a_refresh_for_another_query_takes_no_id(spark, topic, sink):
+    writer = sink()
+    writer.write(keyless(spark, 10), 0)
+    assert sink().refresh_ledger("another") == 0
+    assert sink(topic=topic).refresh_ledger("another") == 0
+    assert writer.write(keyless(spark, 10, first=10), 1).retries == 0
 
 
 def test_a_sink_of_prepared_parts_is_refused_by_the_other_modes(

@@ -58,17 +58,20 @@ class PartIds:
         taken = checked(self._ledger, found)
         self._taken |= {slot: taken[name] for slot, name in names.items()}
 
+    def missing(self, slots: Iterable[int]) -> list[int]:
+        """Return the slots among these whose ids have to be taken before they can be leased."""
+        return [slot for slot in slots if slot not in self._taken]
+
     def lease(
         self, slots: Iterable[int], settings: Mapping[str, Any]
     ) -> dict[int, TransactionLease]:
-        """Lease the next transaction of each slot to one task. Missing ids are taken.
+        """Lease the next transaction of each slot, whose id must be held, to one task.
 
         Raises:
             MissingRightError: Write on an id, or on that of its claim, is missing.
             KafkaError: the cluster refused, or did not answer.
         """
         wanted = list(slots)
-        self.take([slot for slot in wanted if slot not in self._taken], settings)
         # Taken out: whatever comes next, the same identity is not leased twice.
         taken = {slot: self._taken.pop(slot) for slot in wanted}
         claims = {slot: (one.transactional_id, 0) for slot, one in taken.items()}
@@ -83,6 +86,7 @@ class PartIds:
         settings: Mapping[str, Any],
         *,
         is_commit: bool,
+        timeout_ms: int = _TIMEOUT_MS,
     ) -> dict[int, KafkaError]:
         """Commit or abort parts by their leases. It may be repeated.
 
@@ -90,6 +94,7 @@ class PartIds:
             leases: by slot.
             settings: the producer's, by Java's names.
             is_commit: whether to commit them.
+            timeout_ms: for all of them.
 
         Returns:
             By slot, the error of each part whose transaction was over before: it may have been
@@ -99,7 +104,7 @@ class PartIds:
             KafkaError: it is not known of a part whether it was ended.
         """
         client = self._client_of(settings)
-        ends = client.end_ids(leases.values(), is_commit=is_commit, timeout_ms=_TIMEOUT_MS)
+        ends = client.end_ids(leases.values(), is_commit=is_commit, timeout_ms=timeout_ms)
         over: dict[int, KafkaError] = {}
         unclear: KafkaError | None = None
         for slot, lease in leases.items():

@@ -37,9 +37,11 @@ from txnproducer.spark.errors import (
     PartialReplayError,
     ReplayMismatchError,
     StaleRunError,
+    TornBatchError,
 )
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
+from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S
 from txnproducer.spark.ledger.rules import added_up, is_whole
 from txnproducer.spark.ledger.slots import Content, Slot, assign_slots
 from txnproducer.spark.ledger.store import Ledger
@@ -52,7 +54,7 @@ from txnproducer.spark.reports import (
     report_partitions,
     tell,
 )
-from txnproducer.spark.session import executors_of, stop_raiser
+from txnproducer.spark.session import executors_of, stop_raiser, tells_of_stop
 from txnproducer.spark.tasks.participant import Part
 from txnproducer.spark.tasks.partition_transaction import BatchPlan
 from txnproducer.spark.tasks.prepared_part import PreparedOrder, PreparedTask
@@ -76,6 +78,9 @@ class PreparedBatches(PartitionBatches):
     def _attempt(self, *args: Any) -> PartitionReport:
         # The driver writes a small batch by a producer of its own, which takes this id.
         self.runs.ids.forget([0])
+        if not self._kept.is_held:
+            # To take the id aborts its open part, which may be another driver's.
+            self.runs.check_not_replaced()
         return super()._attempt(*args)
 
     def close(self) -> None:
@@ -162,8 +167,11 @@ class _BatchRuns:
         try:
             _, done = self._runs.enter(self._batch, self._settings)
             order = None if is_whole(done) else self._order(done)
-        except (PartialReplayError, ReplayMismatchError) as error:
-            raise type(error)(f"{error} {self._in_part()}") from None
+        except StaleRunError:
+            self._runs.leave()
+            raise
+        except (PartialReplayError, ReplayMismatchError, TornBatchError) as error:
+            raise type(error)(f"{self._time_was_over()} {error}") from None
         if order is None:
             return self._found(added_up(done))
         try:
@@ -188,27 +196,28 @@ class _BatchRuns:
                 self._batch.batch_id, done, dict(enumerate(found)), self._on_replay_mismatch
             )
         free = [slot for slot in range(writers) if slot not in done]
-        leases = self._runs.ids.lease(free, self._settings)
+        leases = self._runs.lease(free, self._settings)
         self._leased_s = time.monotonic()
         # A single part's own commit decides.
         decision = self._runs.next_decision if len(free) > 1 else 0
         return PreparedOrder(leases, writers, decision, slots, self._bounds.is_last)
 
-    def _in_part(self) -> str:
+    def _time_was_over(self) -> str:
         return (
-            "The batch was decided, and the time of its transactions was over before all of them "
-            f"were ended (transactionTimeout={self._timeout_ms} ms): only then its rows are "
-            "needed again"
+            "The time of transactions was over before all parts of a decided batch were ended "
+            f"(transactionTimeout={self._timeout_ms} ms), and only then its rows are needed again:"
         )
 
     def _write(self, order: PreparedOrder) -> list[Part]:
         """Have the tasks write, and return their parts, by partition, if all can be decided."""
         parts: list[Part] = self._partitions.run(order)
         ours = _by_slot(order, parts)
+        if any(part.is_lost for part in ours.values()):
+            self._refuse_late(ours)  # a time-out has other ways out than a lost task
         refuse_failed(self._batch, list(ours.values()))
-        self._refuse_late(ours)
         self._tell("batch_before_commit", ours)
         self._partitions.raise_if_stopped()  # Spark reports a stop only to a thread that waits
+        self._refuse_late(ours)
         return parts
 
     def _refuse_late(self, parts: Mapping[int, Part]) -> None:
@@ -231,14 +240,26 @@ class _BatchRuns:
         if not isinstance(error, Exception):
             self._runs.leave()  # Ctrl-C: the next run aborts them
             return
+        leases, is_stopped = order.leases or {}, tells_of_stop(error)
         try:
+            if is_stopped:  # `query.stop()` waits for this
+                timeout_ms = int(CLOSE_AT_STOP_S * 1000)
+                self._runs.ids.end(leases, self._settings, is_commit=False, timeout_ms=timeout_ms)
+                return
+            self._runs.ids.end(leases, self._settings, is_commit=False)
             self._runs.check_not_replaced()
-            self._runs.ids.end(order.leases or {}, self._settings, is_commit=False)
+        except StaleRunError:
+            raise
         except KafkaError as found:
+            _LOG.warning(
+                "not all parts of batch %d could be aborted (%s). The next run aborts them, or "
+                "the broker after transactionTimeout=%d ms",
+                self._batch.batch_id,
+                found,
+                self._timeout_ms,
+            )
+        finally:
             self._runs.leave()
-            if isinstance(found, StaleRunError):
-                raise
-            _LOG.info("the parts' ids are taken again: %s", found)
 
     def _end(self, order: PreparedOrder, parts: list[Part]) -> None:
         """Decide about the parts of a batch, and end them."""
@@ -256,6 +277,7 @@ class _BatchRuns:
             raise
         if over:
             self._runs.leave()
+            self._runs.check_not_replaced()
             slot, loss = next(iter(over.items()))
             raise CommitIncompleteError(
                 f"batch {self._batch.batch_id}: the transaction of part {slot} was over before "

@@ -67,10 +67,33 @@ class PreparedRuns(Runs):
         """
         if self._planner.is_held and self.goes_on(batch):
             return self.go_on(batch), {}
+        if self._is_last_reported:
+            # A run that only grows. After a failure this driver takes the sink back.
+            self.check_not_replaced()
         self._plan = self._begun = None
         run = super().enter(batch, settings)
         self._begun = self._plan
         return run
+
+    def lease(
+        self, slots: Iterable[int], settings: Mapping[str, str]
+    ) -> dict[int, TransactionLease]:
+        """Lease the next transactions of slots. See `PartIds.lease`.
+
+        Raises:
+            StaleRunError: another driver has begun a run.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        wanted = list(slots)
+        missing = self.ids.missing(wanted)
+        if missing:
+            # To take an id aborts its open part, which would be the other driver's. And after
+            # that a driver that was replaced before could commit a batch of one part, which
+            # needs no decision.
+            self.check_not_replaced()
+            self.ids.take(missing, settings)
+            self.check_not_replaced()
+        return self.ids.lease(wanted, settings)
 
     def decide(
         self,
@@ -99,7 +122,7 @@ class PreparedRuns(Runs):
                     self._ledger.write_plan(producer, plan)
                 self._ledger.write_decision(producer, decision)
         except BaseException:
-            self.leave()
+            self.leave()  # the next run reads whether it is decided
             raise
         self.next_decision += 1
         self._planned_s = time.monotonic()
@@ -113,7 +136,8 @@ class PreparedRuns(Runs):
         """
         begun = self._begun
         if begun is not None:
-            found, _ = self._ledger.read(waits_for_undecided=False)
+            # Waits for a plan that is undecided: it may be the other driver's.
+            found, _ = self._ledger.read()
             check_run(found, begun.run, begun.query_id)
 
     def leave(self) -> None:
@@ -129,6 +153,12 @@ class PreparedRuns(Runs):
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """See `Runs.refresh`. Decided parts are ended first."""
+        if not self._is_last_done():
+            return 0
+        # Before the plan's id is taken, which would fence the driver of another query.
+        found, _ = self._ledger.read(waits_for_undecided=False)
+        if found is None or found.query_id != query_id:
+            return 0
         self.leave()
         with self._planning(settings):
             self._roll_forward(settings)

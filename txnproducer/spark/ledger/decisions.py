@@ -60,11 +60,11 @@ class Decision:
 
     def has_committed(self, entry: LedgerEntry | None) -> bool:
         """Return whether a slot's entry shows that this decision's part of it is committed."""
-        return (
-            entry is not None
-            and entry.decision == self.number
-            and (entry.batch_id, entry.query_id) == (self.batch.batch_id, self.batch.query_id)
-        )
+        if entry is None or entry.query_id != self.batch.query_id:
+            return False
+        # A later batch begins when this one is whole.
+        is_later = entry.batch_id > self.batch.batch_id
+        return is_later or (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)
 
     def stored(self) -> list[OffsetAndMetadata]:
         """Return the offsets that store this record, one for each group.

@@ -101,6 +101,9 @@ class FirstLook:
         # Before the checks: what is taken over must not stop this very batch.
         self.take_over.look_at(view.plan, entries, query_id)
         self.take_over.check_plan(view.plan, query_id)
+        if self._atomicity == "prepared" and view.plan is not None and not entries:
+            # The first batch may be decided, and no part of it ended. The run looks again.
+            return entries
         try:
             self._check_entries(entries, batch_id, query_id)
         except TornBatchError:
