@@ -36,6 +36,8 @@ PICTURE = DATA.with_suffix(".svg")
 _WIDTH = 108
 # Of the samples that are kept, each a line of about 50 bytes.
 _KEPT = 900
+# The verbs of the kinds in `chaos.faults`.
+_STRUCK = {"kill": "killed", "pause": "paused"}
 _RANKS = ("first", "second", "third", "last")
 
 Told = Mapping[str, Any]
@@ -88,7 +90,7 @@ def _run(told: Told) -> str:
     about = told["about"]
     minutes = told["quarters"][-1]["until_s"] / 60
     changes = " and changes" if about["changed"] else ""
-    faults = ", ".join(f"{count} times '{kind}'" for kind, count in sorted(told["faults"].items()))
+    faults = ", ".join(_times(kind, count) for kind, count in sorted(told["faults"].items()))
     return (
         f"The soak of {about['began']} (UTC) ran for {minutes:.0f} minutes with version"
         f" {about['version']}, commit {about['commit']}{changes}, {about['implementation']} parts,"
@@ -97,6 +99,13 @@ def _run(told: Told) -> str:
         f" Three producers wrote over TLS to three brokers and logged in by SCRAM again each"
         f" minute. Faults that took effect: {faults or 'none'}."
     )
+
+
+def _times(kind: str, count: int) -> str:
+    """Return a fault and how often it took effect, in words."""
+    often = {1: "once", 2: "twice"}.get(count, f"{count} times")
+    verb, whom = kind.split()
+    return f"a {whom} was {_STRUCK[verb]} {often}"
 
 
 def _outcomes(told: Told) -> str:

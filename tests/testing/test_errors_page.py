@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import re
+import statistics
 import threading
 import time
 import warnings
@@ -614,6 +615,10 @@ CASES = [
 ]
 
 
+# The time of the processor for each row that was played.
+USED_MS: list[int] = []
+
+
 def error_of(transactional_id: str | None, scenario: Scenario) -> BaseException:
     """Run a scenario, and return its error."""
     with InMemoryKafka({"orders": 1}, **scenario.cluster) as kafka:
@@ -664,9 +669,10 @@ def objections(error: BaseException, row: str, scenario: Scenario) -> list[str]:
 @pytest.mark.parametrize(("transactional_id", "row", "scenario"), CASES)
 def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, request):
     for _ in range(5):
-        begun = time.perf_counter()
+        begun, begun_here = time.perf_counter(), time.process_time()
         error = error_of(transactional_id, scenario)
         taken_ms = round((time.perf_counter() - begun) * 1000)
+        used_ms = round((time.process_time() - begun_here) * 1000)
         found = objections(error, row, scenario)
         # The times of a scenario are short. On a busy machine an earlier step may need longer, and
         # then its error is another one.
@@ -674,7 +680,15 @@ def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, reques
             break
 
     request.node.user_properties.append(("taken_ms", taken_ms))
+    USED_MS.append(used_ms)
     assert found == [], str(error)
-    # Far above the 50 ms of a machine that does nothing else: a scenario that waits for a time-out
-    # of the default settings takes longer, and a busy machine does not.
+    # A scenario that waits for a time-out of the default settings takes longer, and a busy machine
+    # does not.
     assert taken_ms < 2_000
+
+
+def test_most_rows_take_less_than_50_ms_of_the_processor():
+    if len(USED_MS) < len(CASES) / 2:
+        pytest.skip("looks at the times of the rows before, which were not played")
+    # Not by the clock: other processes on the machine would count.
+    assert statistics.median(USED_MS) < 50
