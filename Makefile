@@ -87,7 +87,8 @@ A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF) TXNPRODUCER_SHARE=$(SHARE)
 # compiler. What the second leaves out is the same code on both implementations.
 SAME_ON_BOTH = api_properties architecture benchmarks config config_security conformance_coverage \
   cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page turns
-TESTS_OF_COMPILED = tests/record tests/wire tests/sim/test_stack.py tests/testing/test_memory_virtual.py \
+IN_VIRTUAL_TIME = stack stack_judge stack_threads
+TESTS_OF_COMPILED = tests/record tests/wire $(IN_VIRTUAL_TIME:%=tests/sim/test_%.py) tests/testing/test_memory_virtual.py \
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch

@@ -93,18 +93,22 @@ def test_partitions_that_a_topic_does_not_have_are_found(monkeypatch, answer):
     assert checks(calm()) == {"told"}
 
 
-class Failed(FutureRecordMetadata):
-    """The future of a record that no transaction has taken."""
+def failed_future() -> FutureRecordMetadata:
+    """Return the future of a record that no transaction has taken."""
 
-    error = KafkaTimeoutError("no metadata")
+    # Made here, since the compiled class has no children.
+    class Failed(FutureRecordMetadata):
+        error = KafkaTimeoutError("no metadata")
 
-    def __init__(self) -> None: ...
+        def __init__(self) -> None: ...
 
-    def done(self) -> bool:
-        return True
+        def done(self) -> bool:
+            return True
 
-    def __repr__(self) -> str:
-        return "failed"
+        def __repr__(self) -> str:
+            return "failed"
+
+    return Failed()
 
 
 @pytest.mark.parametrize(("is_ended_beside", "found"), [(True, []), (False, ["told"])])
@@ -121,7 +125,7 @@ def test_a_committed_transaction_lacks_no_record_that_failed_beside_its_end(
 
         def send(self, *_: Any) -> FutureRecordMetadata:
             attempt.is_commit_asked = is_ended_beside
-            return Failed()
+            return failed_future()
 
     rng = random.Random(1)
     calls, producer = ServiceCalls(run.world, run.judge, "service-0", rng), Producer()
