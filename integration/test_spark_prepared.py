@@ -306,8 +306,8 @@ def test_a_row_that_cannot_be_written_is_no_reason_for_another_run(spark, kafka,
 def test_a_driver_that_was_replaced_stops_and_leaves_the_batch_to_the_other(
     spark, kafka, topic, sink, partitions, driver_rows, count
 ):
-    # Of one part: its own commit decides, and with driver_rows the id of partition 0 goes to and
-    # fro between the driver's producer and the tasks.
+    # Of one part: its own commit decides. With driver_rows the id of partition 0 changes between
+    # the driver's producer and the tasks.
     first = sink(driver_rows=driver_rows)
     first.write(keyless(spark, 10, partitions), 0)
     sink(driver_rows=driver_rows).write(keyless(spark, 10, partitions, first=10), 1)
