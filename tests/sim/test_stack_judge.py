@@ -93,6 +93,12 @@ def test_partitions_that_a_topic_does_not_have_are_found(monkeypatch, answer):
     assert checks(calm()) == {"told"}
 
 
+def test_no_call_is_wrong_where_another_thread_may_have_ended_the_transaction():
+    for seed in range(3):
+        options = calm(seed=seed, call_rates={ANOTHER_ENDS: 0.8, "wrong call": 1.0})
+        assert checks(options) == set()
+
+
 def failed_future() -> FutureRecordMetadata:
     """Return the future of a record that no transaction has taken."""
 

@@ -89,7 +89,7 @@ class TransactionWork:
         attempt = self._new_attempt()
         self._spans.begun(attempt)
         other = self._another_thread(attempt, ENDS) if self._calls.strikes(ANOTHER_ENDS) else None
-        error = self._work(attempt)
+        error = self._work(attempt, may_end_beside=other is not None)
         self._spans.ends()
         if other is not None:
             return self._end_beside(attempt, error, other)
@@ -167,8 +167,13 @@ class TransactionWork:
 
     # --- the work of a transaction --------------------------------------------------------------
 
-    def _work(self, attempt: Attempt) -> BaseException | None:
-        """Send records and offsets. Return the error that ends the work."""
+    def _work(self, attempt: Attempt, *, may_end_beside: bool = False) -> BaseException | None:
+        """Send records and offsets. Return the error that ends the work.
+
+        Args:
+            attempt: the transaction.
+            may_end_beside: whether another thread may end it meanwhile.
+        """
         rng, calls, producer = self._rng, self._calls, self._producer
         helper = None
         # A companion has the helpers' partition: the order of two threads' calls is not known.
@@ -199,7 +204,8 @@ class TransactionWork:
             # The records are still under way, and the commit waits for them.
             if isinstance(error, KafkaTimeoutError):
                 error = None
-        if error is None and calls.strikes("wrong call"):
+        # After an end by the other thread a begin is right.
+        if error is None and calls.strikes("wrong call") and not may_end_beside:
             self._make_a_wrong_call()
         return error
 
