@@ -65,7 +65,7 @@ class PartIds:
     def lease(
         self, slots: Iterable[int], settings: Mapping[str, Any]
     ) -> dict[int, TransactionLease]:
-        """Lease the next transaction of each slot, whose id must be held, to one task.
+        """Lease the next transaction of each slot to one task. The ids must be held.
 
         Raises:
             MissingRightError: Write on an id, or on that of its claim, is missing.
