@@ -3,7 +3,7 @@
 Why it exists: networks, load balancers and brokers that stop cut connections in the midst of
 anything, also of a handshake, and now and then accept one and say nothing. No broker does so by
 itself.
-Owns: `CuttingProxy`. It listens on 127.0.0.1 only, and knows nothing of the protocol.
+Owns: `CuttingProxy`. It knows nothing of the protocol.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ import random
 import select
 import socket
 import sys
-import threading
 import time
 from collections import Counter
-from typing import Self
 
-from txnproducer.testing._config import HOST
+from integration.listening_proxy import PATIENCE_S, ListeningProxy
 
-_PATIENCE_S = 20.0
 _PART_BYTES = 65_536
 
 CARRIED, CUT_EARLY = "carried, then cut", "cut in the handshake"
@@ -28,7 +25,7 @@ SILENT, GREETED = "accepted, then silent", "a TLS greeting without an answer"
 _GREETING = b"\x16"
 
 
-class CuttingProxy:
+class CuttingProxy(ListeningProxy):
     """A proxy that cuts connections at random moments. It is used as a context manager.
 
     Args:
@@ -45,7 +42,7 @@ class CuttingProxy:
         tls: whether the broker speaks TLS, so that a TLS greeting is carried like all else.
 
     Attributes:
-        port: where it listens.
+        port: see `ListeningProxy`.
         counts: how many connections met with each fate.
     """
 
@@ -60,7 +57,7 @@ class CuttingProxy:
         *,
         tls: bool = False,
     ) -> None:
-        self._address = address
+        super().__init__(address)
         self._rng = random.Random(seed)
         self._longest_s = longest_s
         self._early = early
@@ -68,41 +65,16 @@ class CuttingProxy:
         self._most_bytes = most_bytes
         self._tls = tls
         self._was_silent = False
-        self._is_closed = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((HOST, 0))
-        self.port: int = self._listener.getsockname()[1]
         self.counts: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
-        self._run(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(_PATIENCE_S)
-
-    def _run(self, target, *arguments) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            fate, life_s = self._draw()
-            self.counts[fate] += 1
-            if fate == SILENT:
-                self._run(self._keep_silent, client)
-            else:
-                self._run(self._carry, client, life_s)
+    def accepted(self, client: socket.socket) -> None:
+        """Draw the fate of a connection, and serve it."""
+        fate, life_s = self._draw()
+        self.counts[fate] += 1
+        if fate == SILENT:
+            self._run(self._keep_silent, client)
+        else:
+            self._run(self._carry, client, life_s)
 
     def _draw(self) -> tuple[str, float]:
         if not self.counts:
@@ -127,7 +99,7 @@ class CuttingProxy:
     def _carry(self, client: socket.socket, life_s: float) -> None:
         end = time.monotonic() + life_s
         left = sys.maxsize if self._most_bytes is None else self._rng.randrange(self._most_bytes)
-        with client, socket.create_connection(self._address, _PATIENCE_S) as upstream:
+        with client, socket.create_connection(self._address, PATIENCE_S) as upstream:
             other = {client: upstream, upstream: client}
             while not self._is_closed.is_set() and left and (left_s := end - time.monotonic()) > 0:
                 for source in select.select([client, upstream], [], [], min(left_s, 0.1))[0]:

@@ -335,7 +335,7 @@ class Slow:
 
     def __call__(self, event, info):
         if event == "task_before_receipt" and info["partition"] == 0:
-            time.sleep(self.seconds)
+            time.sleep(self.seconds)  # the slow task itself
 
 
 def test_a_refresh_for_another_query_takes_no_id(spark, topic, sink):

@@ -79,7 +79,7 @@ def _take_overs(
         log: list[LogBatch] = []
         read_log(ledger.bootstrap_servers, ledger.log, 0, log.append)
         yield seconds, cpu_s, len(log), sum(len(batch.records) for batch in log)
-        time.sleep(15)
+        time.sleep(15)  # a broker compacts the log in rounds, and this waits for the next one
 
 
 def main() -> None:

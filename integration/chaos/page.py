@@ -275,7 +275,7 @@ def _row(line: Line) -> list[str]:
 
 
 def without_causes(lines: Sequence[Line]) -> list[str]:
-    """Return the names of the rows of ours whose producers ended for a reason not recorded."""
+    """Return the names of our rows that lack the reasons why their producers ended."""
     return [line["row"] for line in _of(lines, OURS) if _causes(line) == [NOT_RECORDED]]
 
 

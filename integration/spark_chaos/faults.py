@@ -265,8 +265,8 @@ def kill_broker(find: Callable[[Scene], int]) -> Play:
         index = find(scene)
         scene.stage.kafka.kill_node(index)
         scene.keeper.give_leave(_STRUCK)
-        # How long the broker is away is drawn: some clients are still trying, some have given up.
-        time.sleep(scene.rng.uniform(0.0, 10.0))
+        # Drawn: some clients are still trying when the broker is back, some have given up.
+        time.sleep(scene.rng.uniform(0.0, 10.0))  # the broker is away
         scene.stage.kafka.start_node(index)
         return _exact(scene)
 

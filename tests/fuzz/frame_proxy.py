@@ -2,7 +2,7 @@
 
 Why it exists: the simulator of the whole stack has these faults on virtual sockets, in Python.
 Here the compiled parts and TLS read the same changed bytes.
-Owns: `FrameProxy`. It listens on 127.0.0.1 only. With a certificate it ends TLS itself, so that it
+Owns: `FrameProxy`. With a certificate it ends TLS itself, so that it
 can change an answer within. Must not know: which faults a round has (`ByteFaults`).
 """
 
@@ -17,11 +17,11 @@ import struct
 import threading
 import time
 from collections import Counter
-from typing import Final, Self
+from typing import Final
 
+from integration.listening_proxy import PATIENCE_S, ListeningProxy
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
 from txnproducer.sim.stack.network import _HANDSHAKE_KEYS, _HEAD
-from txnproducer.testing._config import HOST
 from txnproducer.testing._memory_tls import ServerTls
 
 TLS_CUT: Final = "cut in the TLS handshake"
@@ -51,7 +51,6 @@ ANSWER_FAULTS: Final = (
     ByteFault.GARBAGE,
     ByteFault.TWICE,
 )
-_PATIENCE_S: Final = 20.0
 _PART_BYTES: Final = 65_536
 _LOOK_S: Final = 0.1
 # In which a client reads an answer, on a busy machine as well.
@@ -62,8 +61,8 @@ _SHORTER: Final = 10
 _TLS_BYTES: Final = 1_500
 
 
-class FrameProxy:
-    """A proxy that carries frames, and is used as a context manager.
+class FrameProxy(ListeningProxy):
+    """A proxy that carries frames.
 
     Args:
         address: of the broker, without TLS.
@@ -74,7 +73,7 @@ class FrameProxy:
         has_sessions: whether logins are renewed.
 
     Attributes:
-        port: where it listens.
+        port: see `ListeningProxy`.
         counts: how often each fault took effect.
         wrong: requests on connections that had made no sense for a while: a client trusts them.
     """
@@ -89,43 +88,18 @@ class FrameProxy:
         *,
         has_sessions: bool = False,
     ) -> None:
-        self._address = address
+        super().__init__(address)
         self._faults = ByteFaults(rates, random.Random(seed))
         self._context = context
         self._tls_cut = tls_cut if context is not None else 0.0
         self._has_sessions = has_sessions
         self._lock = threading.Lock()  # guards the faults and the counts
-        self._is_closed = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((HOST, 0))
-        self.port: int = self._listener.getsockname()[1]
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
 
-    def __enter__(self) -> Self:
-        self._run(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(_PATIENCE_S)
-
-    def _run(self, target, *arguments) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._run(self._serve, client)
+    def accepted(self, client: socket.socket) -> None:
+        """Serve a connection."""
+        self._run(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with self._lock:
@@ -143,7 +117,7 @@ class FrameProxy:
             if fate.kind is ByteFault.SLOW_CONNECT:
                 self.struck(fate)
                 self._is_closed.wait(fate.delay_ms / 1000 / _SHORTER)
-            with socket.create_connection(self._address, _PATIENCE_S) as upstream:
+            with socket.create_connection(self._address, PATIENCE_S) as upstream:
                 self._carry(client, upstream, fate, rng)
 
     def draw(self) -> ConnectionFaults:

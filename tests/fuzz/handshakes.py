@@ -235,7 +235,7 @@ class Cases:
 
 
 class _RenewalProxy(FrameProxy):
-    """A proxy whose first connections have nonsense as the answer to a renewed login."""
+    """A proxy that answers renewed logins with nonsense, on its first connections."""
 
     def __init__(self, address: tuple[str, int], kind: ByteFault, context: Any) -> None:
         super().__init__(address, {}, 1, context, has_sessions=True)

@@ -24,7 +24,7 @@ _REQUEST = struct.pack(">ihhi", 8, 0, 0, 1)
 
 
 class FatedProxy(FrameProxy):
-    """A proxy whose connections have one fate.
+    """A proxy that gives all connections one fate.
 
     Attributes:
         fate: of all of them.

@@ -1,8 +1,7 @@
 """A proxy that carries whole messages, and cuts one connection at a message of a handshake.
 
 Why it exists: a cut at a random byte seldom meets the moment between two messages of a handshake.
-Owns: `UnitProxy` and `Cut`. A message is a frame of Kafka's protocol, or with TLS a record. It
-listens on 127.0.0.1 only.
+Owns: `UnitProxy` and `Cut`. A message is a frame of Kafka's protocol, or with TLS a record.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ import contextlib
 import select
 import socket
 import struct
-import threading
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
+from integration.listening_proxy import PATIENCE_S, ListeningProxy
 from txnproducer.sim.stack.faults import Ending
-from txnproducer.testing._config import HOST
 
 BEFORE, WITHIN, AFTER = "before", "within", "after"
-_PATIENCE_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _PART_BYTES: Final = 65_536
 
@@ -43,8 +40,8 @@ class Cut(NamedTuple):
         return f"{self.ending} {self.place} message {self.number} of the {side}"
 
 
-class UnitProxy:
-    """A proxy whose first connection is cut, and no other. It is used as a context manager.
+class UnitProxy(ListeningProxy):
+    """A proxy that cuts its first connection, and no other.
 
     Args:
         address: of the broker.
@@ -52,51 +49,27 @@ class UnitProxy:
         is_tls: whether the messages are records of TLS.
 
     Attributes:
-        port: where it listens.
+        port: see `ListeningProxy`.
         carried: how many messages the first connection has carried, of the client and the broker.
         has_cut: whether the cut took effect.
         connections: how many there were.
     """
 
     def __init__(self, address: tuple[str, int], cut: Cut | None, *, is_tls: bool) -> None:
-        self._address, self._cut, self._is_tls = address, cut, is_tls
-        self._is_closed = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((HOST, 0))
-        self.port: int = self._listener.getsockname()[1]
+        super().__init__(address)
+        self._cut, self._is_tls = cut, is_tls
         self.carried = [0, 0]
         self.has_cut = False
         self.connections = 0
 
-    def __enter__(self) -> Self:
-        self._run(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(_PATIENCE_S)
-
-    def _run(self, target, *arguments) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._run(self._carry, client, self.connections == 0)
-            self.connections += 1
+    def accepted(self, client: socket.socket) -> None:
+        """Serve a connection. The first one is cut."""
+        self._run(self._carry, client, self.connections == 0)
+        self.connections += 1
 
     def _carry(self, client: socket.socket, is_first: bool) -> None:
         with client, contextlib.suppress(OSError):
-            with socket.create_connection(self._address, _PATIENCE_S) as upstream:
+            with socket.create_connection(self._address, PATIENCE_S) as upstream:
                 for sock in (client, upstream):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 is_cut = self._carry_both(client, upstream, is_first)

@@ -199,7 +199,7 @@ def test_a_run_with_ends_on_another_thread_has_no_violation():
 
 
 class Calls:
-    """A producer whose ends take some seconds of virtual time, and then fail, perhaps."""
+    """A producer that takes seconds of virtual time for an end, which may fail then."""
 
     def __init__(self, run: StackRun, seconds: float, error: BaseException | None = None) -> None:
         self._run, self._seconds, self._error = run, seconds, error

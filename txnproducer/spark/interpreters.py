@@ -159,7 +159,7 @@ def check_interpreter() -> None:
 
 
 def check_version(of_driver: str) -> None:
-    """Check, in a task whose work was loaded by other ways, that the package is the driver's.
+    """Check in a task that its package has the version of the driver's.
 
     Args:
         of_driver: the package's version there.

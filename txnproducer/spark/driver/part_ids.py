@@ -59,7 +59,7 @@ class PartIds:
         self._taken |= {slot: taken[name] for slot, name in names.items()}
 
     def missing(self, slots: Iterable[int]) -> list[int]:
-        """Return the slots among these whose ids have to be taken before they can be leased."""
+        """Return the slots among these that are not held. Their ids must be taken first."""
         return [slot for slot in slots if slot not in self._taken]
 
     def lease(

@@ -1,4 +1,4 @@
-"""The runs of a sink whose parts are prepared: the decision, and its roll-forward.
+"""The runs of a sink of atomicity "prepared": the decision, and its roll-forward.
 
 Why it exists: between the decision about a batch and the end of its last part anything may happen.
 The record of the decision is all that is needed to go on: the parts are ended by their leases, by

@@ -62,7 +62,7 @@ def refuse_moved(
 
 
 def moved(sink_id: str, topic: str) -> LedgerError:
-    """Return the error of a sink whose ledger is in a topic that it was not told of."""
+    """Return the error of a sink that does not name the topic of its ledger."""
     option = "topic" if topic == default_topic(sink_id) else f"topic:{topic}"
     return LedgerError(
         f"the ledger of the sink {sink_id!r} is in the topic {topic!r}, and this start looks for "
