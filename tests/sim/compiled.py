@@ -23,6 +23,8 @@ _SEEDS_COMPARED = 40
 # So are those that choose implementations as they are imported: mypyc takes their types at their
 # word, and to it that choice is unreachable. Futures are made without their constructor.
 _LEFT_OUT = {"__init__.py", "record_future.py"}
+# The whole stack runs as sources, for its shell does; and mypyc makes `_thread` a word of C.
+_NEVER_COMPILED = "stack"
 _BUILD = """
 import sys
 from mypyc.build import mypycify
@@ -65,10 +67,13 @@ def build(folder: Path) -> None:
         str(path.relative_to(folder))
         for package in _COMPILED
         for path in sorted((folder / "txnproducer" / package).rglob("*.py"))
-        if path.name not in _LEFT_OUT and "= chosen(" not in path.read_text("utf-8")
+        if path.name not in _LEFT_OUT
+        and path.parent.name != _NEVER_COMPILED
+        and "= chosen(" not in path.read_text("utf-8")
     ]
     build_it = [sys.executable, "-c", _BUILD, *modules]
-    subprocess.run(build_it, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    # mypyc says on the standard output why it does not compile.
+    subprocess.run(build_it, cwd=folder, check=True, stdout=sys.stderr)
 
 
 def what_seeds_show(folder: Path) -> tuple[bool, object]:

@@ -19,14 +19,10 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from txnproducer._core.batches.results import CallbackBatch
-from txnproducer._core.failed_tries import FailedTries, also, caused_by, in_words
-from txnproducer._core.metadata import NEVER_MS, Metadata
-from txnproducer._core.sending.login_refusals import LoginRefusals
-from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._protocol.backoff import ExponentialBackoff
+from txnproducer._core.failed_tries import also, caused_by, in_words
+from txnproducer._core.metadata import NEVER_MS
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientResponse,
@@ -45,7 +41,7 @@ from txnproducer._protocol.messages import (
     Response,
     TransactionDescription,
 )
-from txnproducer._shell.driven import FullBatch
+from txnproducer._shell.asking_core import AskingCore
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._sync.core_lock import new_loop_priority
 from txnproducer._wire.network_client import NetworkClient
@@ -103,7 +99,7 @@ def describe_transaction(
     return inquiry.result(timeout_s)
 
 
-class TransactionInquiry:
+class TransactionInquiry(AskingCore):
     """The steps of the question, which an I/O thread drives like a core.
 
     Args:
@@ -117,9 +113,6 @@ class TransactionInquiry:
         is_closed: whether the loop may end.
     """
 
-    needs_wakeup = False
-    has_full_batches = False
-
     def __init__(
         self,
         config: ProducerConfig,
@@ -127,30 +120,10 @@ class TransactionInquiry:
         platform: Platform,
         known: Iterable[BrokerNode] = (),
     ) -> None:
-        self.is_over = self.is_closed = False
+        super().__init__(config, client, platform)
+        self.is_over = False
         self._transactional_id = config.transactional_id or ""
-        self._client = client
         self._known = {node.node_id: node for node in known}
-        rng = platform.rng()
-        self._metadata = Metadata(
-            # The client numbers its bootstrap servers in the same way.
-            [
-                BrokerNode(-1 - number, host, port)
-                for number, (host, port) in enumerate(config.bootstrap_addresses)
-            ],
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-            max_age_ms=config.metadata_max_age_ms,
-            max_idle_ms=config.metadata_max_idle_ms,
-            rng=rng,
-        )
-        self._tries = FailedTries(self._metadata)
-        self._refusals = LoginRefusals(self._metadata)
-        self._requests = RequestTracker(client, config.request_timeout_ms)
-        self._backoff = ExponentialBackoff(
-            config.retry_backoff_ms, config.retry_backoff_max_ms, rng
-        )
-        self._retry_backoff_ms = config.retry_backoff_ms
         self._coordinator: BrokerNode | None = None
         self._unanswered = ""  # the request in flight, for the text of a time-out
         self._attempts = 0
@@ -217,14 +190,10 @@ class TransactionInquiry:
             return ConnectionId(self._coordinator.node_id)
         node_id = self._client.least_loaded_node(now_ms)
         if node_id is None and self._known.keys() - self._metadata.nodes.keys():
-            self._announce(self._known.values())
+            for node in self._known.values():
+                self._announce(node)
             node_id = self._client.least_loaded_node(now_ms)
         return None if node_id is None else ConnectionId(node_id)
-
-    def _announce(self, nodes: Iterable[BrokerNode]) -> None:
-        for node in nodes:
-            self._metadata.nodes[node.node_id] = node
-            self._client.update_nodes((node,))
 
     def _ask(self, connection: ConnectionId, now_ms: int) -> None:
         key = self._transactional_id
@@ -274,7 +243,7 @@ class TransactionInquiry:
         if isinstance(body, FindCoordinatorResponse) and len(body.coordinators) == 1:
             (found,) = body.coordinators
             if found.error_code == ErrorCode.NONE:
-                self._announce((found.node,))
+                self._announce(found.node)
                 self._coordinator = found.node
             return found.error_code, found.error_message
         if isinstance(body, DescribeTransactionsResponse) and len(body.transactions) == 1:
@@ -331,31 +300,3 @@ class TransactionInquiry:
         if not self.is_over:
             self._error = error
             self.is_over = True
-
-    # --- the rest of what a loop asks of a core -------------------------------------------------
-
-    def initiate_close(self, now_ms: int) -> None:  # noqa: ARG002 - there is nothing to finish
-        """Let the loop end."""
-        self.is_closed = True
-
-    def force_close(self, now_ms: int) -> None:
-        """Let the loop end."""
-        self.initiate_close(now_ms)
-
-    def take_full_batches(self) -> Sequence[FullBatch]:
-        """Return no batch: it writes no records."""
-        return ()
-
-    def take_newest_full_batch(self) -> FullBatch | None:
-        """Return no batch."""
-        return None
-
-    def take_callbacks(self) -> Sequence[CallbackBatch]:
-        """Return no callbacks."""
-        return ()
-
-    def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Do nothing: there are no callbacks."""
-
-    def lose_record(self, error: KafkaError) -> None:
-        """Do nothing: there are no records."""

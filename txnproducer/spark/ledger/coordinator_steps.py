@@ -25,12 +25,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from txnproducer._core.batches.results import CallbackBatch
-from txnproducer._core.failed_tries import FailedTries
-from txnproducer._core.metadata import NEVER_MS, Metadata
-from txnproducer._core.sending.login_refusals import LoginRefusals
-from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._protocol.backoff import ExponentialBackoff
+from txnproducer._core.metadata import NEVER_MS
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientResponse,
@@ -50,7 +45,7 @@ from txnproducer._protocol.messages import (
     MetadataResponse,
     Request,
 )
-from txnproducer._shell.driven import FullBatch
+from txnproducer._shell.asking_core import AskingCore
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import Platform
 from txnproducer.admin import TRANSACTION_TOPIC, java_hash
@@ -69,7 +64,7 @@ from txnproducer.spark.ledger.id_requests import IdRequest, Next
 _LOG = logging.getLogger(__name__)
 
 
-class CoordinatorSteps:
+class CoordinatorSteps(AskingCore):
     """The steps of all requests, which an I/O thread drives like a core.
 
     Args:
@@ -82,33 +77,9 @@ class CoordinatorSteps:
         is_closed: whether the loop may end.
     """
 
-    needs_wakeup = False
-    has_full_batches = False
-
     def __init__(self, config: ProducerConfig, client: NetworkClient, platform: Platform) -> None:
-        self.is_closed = False
+        super().__init__(config, client, platform)
         self.cluster_id: str | None = None
-        self._client = client
-        rng = platform.rng()
-        self._metadata = Metadata(
-            # The client numbers its bootstrap servers in the same way.
-            [
-                BrokerNode(-1 - number, host, port)
-                for number, (host, port) in enumerate(config.bootstrap_addresses)
-            ],
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-            max_age_ms=config.metadata_max_age_ms,
-            max_idle_ms=config.metadata_max_idle_ms,
-            rng=rng,
-        )
-        self._tries = FailedTries(self._metadata)
-        self._refusals = LoginRefusals(self._metadata)
-        self._requests = RequestTracker(client, config.request_timeout_ms)
-        self._backoff = ExponentialBackoff(
-            config.retry_backoff_ms, config.retry_backoff_max_ms, rng
-        )
-        self._retry_backoff_ms = config.retry_backoff_ms
         self._brokers: dict[int, BrokerLanes] = {}
         self._coordinators: dict[str, int] = {}
         # By partition of the topic; empty until it was asked for, and where it may not be seen.
@@ -233,10 +204,6 @@ class CoordinatorSteps:
 
         self._requests.send(connection, body, on_end, now_ms)
 
-    def _announce(self, node: BrokerNode) -> None:
-        self._metadata.nodes[node.node_id] = node
-        self._client.update_nodes((node,))
-
     def _know(self, node: BrokerNode) -> None:
         """Note a broker's address, for all of its connections."""
         broker = self._brokers.setdefault(node.node_id, BrokerLanes(node))
@@ -359,31 +326,3 @@ class CoordinatorSteps:
         for request in waiting:
             request.fail(error)
         waiting.clear()
-
-    # --- the rest of what a loop asks of a core -------------------------------------------------
-
-    def initiate_close(self, now_ms: int) -> None:  # noqa: ARG002 - there is nothing to finish
-        """Let the loop end."""
-        self.is_closed = True
-
-    def force_close(self, now_ms: int) -> None:
-        """Let the loop end."""
-        self.initiate_close(now_ms)
-
-    def take_full_batches(self) -> Sequence[FullBatch]:
-        """Return no batch: it writes no records."""
-        return ()
-
-    def take_newest_full_batch(self) -> FullBatch | None:
-        """Return no batch."""
-        return None
-
-    def take_callbacks(self) -> Sequence[CallbackBatch]:
-        """Return no callbacks."""
-        return ()
-
-    def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Do nothing: there are no callbacks."""
-
-    def lose_record(self, error: KafkaError) -> None:
-        """Do nothing: there are no records."""
