@@ -227,6 +227,13 @@ def test_the_time_in_calls_within_the_longest_stall_counts_once() -> None:
     assert figures.called_s == pytest.approx(own + 2.5)
 
 
+def test_aborted_transactions_within_the_longest_stall_are_counted() -> None:
+    ends = [(10, 0.5, "aborted"), (11, 3.0, "aborted"), (12, 4.0, "unknown"), (13, 5.0, "aborted")]
+    told = [line for txn, at, outcome in ends for line in written(txn, at, outcome)]
+    lines = [*written(1, 1.0), *written(2, 9.0), *told]
+    assert times(add_up(sorted(lines, key=lambda line: line["t"]))).aborted == 2
+
+
 def test_a_transaction_that_was_open_at_the_fault_is_no_recovery() -> None:
     lines = [*written(1, 1.9), {"t": 2.0, "fault": "begin"}]
     assert times(add_up(sorted(lines, key=lambda line: line["t"]))).recovery_s is None

@@ -78,6 +78,23 @@ def test_a_copier_is_not_slow_for_the_time_with_its_consumer(
     assert says in render([ours, {**other, "stall_s": 8.0}])
 
 
+@pytest.mark.parametrize(
+    ("aborted", "says"),
+    [
+        (2, "2 of its transactions ended in an abort"),
+        (1, "Ours was slow"),
+        (None, "Ours was slow"),
+    ],
+)
+def test_aborts_of_the_workload_explain_a_stall_as_long_as_their_transactions_take(
+    aborted: int | None, says: str
+) -> None:
+    row = "slow-link/controller/plain/v1"
+    line = {**load()[0], "cluster_stall_s": 3.0, "stall_s": 9.0, "aborted_in_stall": aborted}
+    ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    assert says in render([ours, {**other, "stall_s": 6.0}])
+
+
 @pytest.mark.parametrize("there", [5, 6, None])
 def test_taking_the_id_no_more_often_than_another_client_is_no_reason(there: int | None) -> None:
     row = "slow-link/controller/takeover/v1"

@@ -243,6 +243,8 @@ class Times:
             its first commit to the writers' end; None if there was none.
         fenced: commits that were refused as fenced within `stall_s`.
         called_s: the part of `stall_s` in which a producer of that id was in a call.
+        aborted: transactions of that id that ended in an abort within `stall_s`: by the workload's
+            will, or because the id was taken.
     """
 
     recovery_s: float | None
@@ -250,6 +252,7 @@ class Times:
     cluster_stall_s: float | None
     fenced: int
     called_s: float
+    aborted: int
 
 
 def times(history: History) -> Times:
@@ -278,8 +281,20 @@ def times(history: History) -> Times:
         and line["error"].startswith(_FENCED)
     ]
     called_s = _covered(history.calls.get(name, []), since, since + stall_s)
+    aborted = sum(
+        txn.transactional_id == name
+        and txn.told == ABORTED
+        and txn.told_at is not None
+        and since <= txn.told_at <= since + stall_s
+        for txn in history.txns.values()
+    )
     return Times(
-        recovery, round(stall_s, 2), _cluster_stall(history), len(fenced), round(called_s, 2)
+        recovery,
+        round(stall_s, 2),
+        _cluster_stall(history),
+        len(fenced),
+        round(called_s, 2),
+        aborted,
     )
 
 

@@ -354,6 +354,14 @@ def _why(ours: Line, best: Line) -> str:
             f"Fresh producers stood still for {cluster:.1f} s{there}. A request that the silent"
             f" broker has already ends with its time-out, {_REQUEST_S:.0f} s after it was sent."
         )
+    aborted: int = ours.get("aborted_in_stall") or 0
+    # Each takes as long as a transaction of the probe, which is committed.
+    if aborted and ours["stall_s"] <= (1 + aborted) * cluster + _NOTICE_S:
+        return (
+            f"Before the next commit, {aborted} of its transactions ended in an abort (the"
+            " workload aborts some, and a writer that takes the id the other's); fresh producers,"
+            f" with one transaction each, stood still for {cluster:.1f} s{there}."
+        )
     return f"**Ours was slow**: fresh producers stood still for {cluster:.1f} s{there}."
 
 

@@ -54,6 +54,7 @@ class Played:
         cluster_stall_s: the longest time without a commit of the probe's fresh producers.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
+        aborted_in_stall: how many transactions of that id were aborted within `stall_s`.
         endings: why producers ended before the row did, or None if the client's driver notes no
             ends.
         seconds: the row took, without the start of the cluster.
@@ -73,6 +74,7 @@ class Played:
     cluster_stall_s: float | None = None
     fenced: int = 0
     called_s: float | None = None
+    aborted_in_stall: int | None = None
     endings: list[dict[str, Any]] | None = None
     seconds: float = 0.0
     failed: str = ""
@@ -219,7 +221,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     figures = times(history)
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
     played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
-    played.called_s = figures.called_s
+    played.called_s, played.aborted_in_stall = figures.called_s, figures.aborted
     played.endings = endings(history)
 
 

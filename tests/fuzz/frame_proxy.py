@@ -21,7 +21,7 @@ from typing import Final
 
 from integration.listening_proxy import PATIENCE_S, ListeningProxy
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
-from txnproducer.sim.stack.network import _HANDSHAKE_KEYS, _HEAD
+from txnproducer.sim.stack.requests_in_flight import HANDSHAKE_KEYS, HEAD
 from txnproducer.testing._memory_tls import ServerTls
 
 TLS_CUT: Final = "cut in the TLS handshake"
@@ -283,15 +283,15 @@ class _Link:
 
     def _note_requests(self, data: bytes) -> None:
         self._requests += data
-        while len(self._requests) >= _HEAD.size:
-            size, key = _HEAD.unpack_from(self._requests)
+        while len(self._requests) >= HEAD.size:
+            size, key = HEAD.unpack_from(self._requests)
             if len(self._requests) < 4 + size:
                 return
             del self._requests[: 4 + size]
             # A handshake after a request of the core renews the login.
-            if key in _HANDSHAKE_KEYS and self._has_served:
+            if key in HANDSHAKE_KEYS and self._has_served:
                 self._renewals.add(self._asked)
-            self._has_served |= key not in _HANDSHAKE_KEYS
+            self._has_served |= key not in HANDSHAKE_KEYS
             late_s = time.monotonic() - self._nonsense_at
             if self._nonsense_at and late_s > _READS_S:
                 self._proxy.wrong.append(f"a request {late_s:.1f} s after an answer without sense")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.sim.mutants import MUTANTS as CORE_MUTANTS
 from tests.sim.mutants import Mutant
 
 # Drawn, and shown to change nothing that a user or a broker could notice.
@@ -315,6 +316,13 @@ MUTANTS = (
         "                if not self._count:\n",
         "                if True:\n",
         "a thread can be started at any time",
+    ),
+    # --- logins that one broker refuses: the core's simulator has to find them as well ----------
+    *(
+        mutant
+        for mutant in CORE_MUTANTS
+        if mutant.name
+        in ("one-refusal-is-everybodys", "refusal-by-another-broker", "one-refusal-leaves-none")
     ),
 )
 

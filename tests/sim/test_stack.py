@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import IMPL
 from txnproducer._wire.kept_threads import NAME
 from txnproducer.cli.main import main
-from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortableError
+from txnproducer.errors import (
+    AuthenticationError,
+    KafkaError,
+    KafkaTimeoutError,
+    TransactionAbortableError,
+)
 from txnproducer.sim import stack
 from txnproducer.sim.stack.baton import Baton, KilledError, StuckError, VirtualThread
 from txnproducer.sim.stack.campaign import KINDS, run_stack_seeds, stack_fingerprint
@@ -27,6 +33,7 @@ from txnproducer.sim.stack.locks import (
     VirtualEvent,
     VirtualLock,
 )
+from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.options import StackOptions
 from txnproducer.sim.stack.run import StackRun, run_stack_seed
 
@@ -325,7 +332,7 @@ def found() -> list[str]:
 
 @pytest.fixture
 def watch(found) -> ClientWatch:
-    watch = ClientWatch(SETTINGS, lambda check, _: found.append(check))
+    watch = ClientWatch(SETTINGS, LoginWatch((), lambda: ()), lambda check, _: found.append(check))
     watch.is_first_contact = True
     return watch
 
@@ -362,7 +369,7 @@ def test_a_look_up_that_hangs_is_an_attempt_until_its_deadline(watch, found):
 
 def test_after_the_first_answer_no_attempt_is_due(watch, found):
     attempt(watch, 1_000, 1_001)
-    watch.answered()
+    watch.answered(0, ApiKey.INIT_PRODUCER_ID)
     watch.judge_pause(60_000)
     assert found == []
 
@@ -379,3 +386,37 @@ def test_a_client_that_ends_may_give_up_its_connections(watch, found):
     watch.is_ending = lambda: True
     watch.closes(1, 10)
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("refusing", "is_excused"),
+    [((1,), False), ((1, 2), True), ((1, 0), True)],
+    ids=["another broker", "the coordinator", "all that had accepted"],
+)
+def test_a_refused_login_may_end_a_producer_only_where_no_broker_is_left(refusing, is_excused):
+    logins = LoginWatch((), lambda: (2,))
+    logins.asks()
+    logins.answered(0, ApiKey.METADATA)
+    for node_id in refusing:
+        logins.refused(node_id)
+    error = KafkaError("the producer has failed")
+    error.__cause__ = AuthenticationError()
+    assert logins.excuses(error) is is_excused
+    assert logins.excuses(KafkaError("another reason"))
+
+
+def test_a_broker_that_was_not_tried_yet_is_one_to_ask():
+    logins = LoginWatch(("a", "b"), lambda: ())
+    logins.looks_up("a")
+    logins.refused(0)
+    assert not logins.excuses(AuthenticationError())
+    logins.looks_up("b")
+    logins.refused(1)
+    assert logins.excuses(AuthenticationError())
+
+
+def test_a_coordinators_answer_does_not_show_that_its_broker_can_be_asked_for_all():
+    logins = LoginWatch((), lambda: (2,))
+    logins.answered(0, ApiKey.INIT_PRODUCER_ID)
+    logins.refused(1)
+    assert logins.excuses(AuthenticationError())

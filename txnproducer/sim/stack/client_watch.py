@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txnproducer._wire.kept_threads import NAME
+from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.sockets import VirtualSocket
 
 __all__ = ["ClientWatch"]
@@ -59,11 +60,13 @@ class ClientWatch:
 
     Args:
         settings: the producer's.
+        logins: follows the producer's logins.
         violate: takes the check and the text of a violation.
         is_steady: whether the loop never stands still for longer than a switch of threads, as it
             does in a callback that blocks, or while the clock jumps.
 
     Attributes:
+        logins: of the producer.
         is_first_contact: whether the producer waits for its first answer in a call.
         is_ending: returns whether the producer ends its connections.
     """
@@ -71,11 +74,13 @@ class ClientWatch:
     def __init__(
         self,
         settings: Mapping[str, Any],
+        logins: LoginWatch,
         violate: Callable[[str, str], None],
         *,
         is_steady: bool = True,
     ) -> None:
         self._settings = settings
+        self.logins = logins
         self._violate = violate
         self._is_steady = is_steady
         self._attempts: list[_ConnectAttempt] = []
@@ -109,9 +114,18 @@ class ClientWatch:
         if attempt is not None:
             attempt.sockets.append(sock)
 
-    def answered(self) -> None:
+    def asks(self) -> None:
+        """Note that a broker reads bytes of the producer."""
+        self.logins.asks()
+
+    def answered(self, node_id: int, key: int) -> None:
         """Note the answer to a request that is no part of a handshake."""
         self.is_first_contact = False
+        self.logins.answered(node_id, key)
+
+    def login_refused(self, node_id: int) -> None:
+        """Note that a broker refuses a login."""
+        self.logins.refused(node_id)
 
     def judge_pause(self, now_ms: int) -> None:
         """Judge the time in which no attempt was under way, until now."""

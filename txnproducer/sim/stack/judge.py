@@ -13,6 +13,7 @@ Must not know: the work of services, the faults.
               expire that have less than three seconds
     told      a commit succeeds only if every record did; a topic's partitions are those it has
     open      no transaction is open at the end
+    fatal     no refused login ends a producer while another broker will do
     left      a closed producer leaves no thread, socket or memory behind
     progress  after the faults end, each service commits again, also with the producer that it had
 """
@@ -29,6 +30,7 @@ from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.judges.log_judge import LogJudge
 from txnproducer.sim.stack.baton import KilledError
+from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
 
@@ -203,8 +205,13 @@ class StackJudge:
         if told != there:
             self.violate("told", f"{topic} has the partitions {there}, not {told}")
 
-    def closed(self, service: str, producer: TransactionalProducer) -> None:
+    def closed(self, service: str, producer: TransactionalProducer, logins: LoginWatch) -> None:
         """Judge a producer after `close`."""
+        manager = producer._core.transaction_manager  # noqa: SLF001 - the judge looks inside
+        error = None if manager is None else manager.machine.last_error
+        has_failed = manager is not None and manager.machine.has_fatal_error
+        if has_failed and not logins.excuses(error):
+            self.violate("fatal", f"{service}: {error!r}, and another broker would do")
         if not producer._io.has_ended:  # noqa: SLF001 - the judge looks inside
             # A callback that blocks for longer than a forced close is not waited for.
             if "callback blocks" not in self._world.options.call_rates:

@@ -12,19 +12,18 @@ Rules:
 from __future__ import annotations
 
 import random
-import struct
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._server.connection import ServerConnection
+from txnproducer._server.connection import Answer, ServerConnection
 from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 from txnproducer.sim.stack.baton import NS_PER_MS, Baton
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
 from txnproducer.sim.stack.logins import ConnectionPasswords, LoginRefusals
+from txnproducer.sim.stack.requests_in_flight import HANDSHAKE_KEYS, RequestsInFlight
 from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
 
 __all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
@@ -34,9 +33,6 @@ DEAD_ADDRESS: Final = ("192.0.2.1", 9092)
 _WINDOW_BYTES: Final = 64 * 1024
 # Far beyond the limit of an attempt to connect, which the client has to keep by itself.
 _HUNG_LOOK_UP_S: Final = 40.0
-_HEAD: Final = struct.Struct(">ih")  # the size of a frame, the API of its request
-# SaslHandshake, ApiVersions, SaslAuthenticate.
-_HANDSHAKE_KEYS: Final = frozenset({17, 18, 36})
 
 
 class VirtualNetwork:
@@ -224,7 +220,7 @@ class VirtualLink:
         self._under_way = 0
         self._read = self._written = 0
         self._there_ns = self._back_ns = 0
-        self._asked = _RequestsInFlight()
+        self._asked = RequestsInFlight()
         self._has_sent_nonsense = self._has_taken_effect = False
 
     @property
@@ -307,17 +303,32 @@ class VirtualLink:
             data = data[: max(0, fate.cut_at - self._read)]
         self._read += len(data)
         now_ms = network.baton.now_ms
+        if self._sock.watch is not None:
+            self._sock.watch.asks()
         answers = self._server.receive(data, now_ms)
         # A refusal is the last answer. A broker that hangs up during a login sends none.
         refused_by = self._passwords.refused_by
         if answers and self._server.is_closed and refused_by is not None:
             is_renewal = self._asked.is_of_renewal(self.answered + len(answers) - 1)
             network.refusals.sent(refused_by, is_renewal=is_renewal)
+            self._login_is_refused()
+        self._send(answers, now_ms)
+        # In order: the answers that were given before arrive before the end of the stream.
+        if self._server.is_closed:
+            self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
+        # Last: a request that was whole before the cut takes effect, and its answer is lost.
+        if is_cut:
+            self._fault_takes_effect()
+            self.cut(fate.ending)
+
+    def _send(self, answers: Iterable[Answer], now_ms: int) -> None:
+        """Send the broker's answers, changed as the fate of the connection has it."""
+        fate = self.fate
         for answer in answers:
             frame = fate.changed(
                 self.answered,
                 answer.data,
-                network.rng,
+                self._network.rng,
                 is_of_renewal=self._asked.is_of_renewal(self.answered),
             )
             self.answered += 1
@@ -326,15 +337,14 @@ class VirtualLink:
             is_nonsense = frame != answer.data
             if slow_ms or is_nonsense:
                 self._fault_takes_effect()
+            if is_nonsense:
+                self._login_is_refused()  # in a login it may look like that
             arrive = partial(self._arrive, frame, is_nonsense=is_nonsense)
             self._back_ns = self._later(self._back_ns, wait_ms, arrive)
-        # In order: the answers that were given before arrive before the end of the stream.
-        if self._server.is_closed:
-            self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
-        # Last: a request that was whole before the cut takes effect, and its answer is lost.
-        if is_cut:
-            self._fault_takes_effect()
-            self.cut(fate.ending)
+
+    def _login_is_refused(self) -> None:
+        if self._sock.watch is not None:
+            self._sock.watch.login_refused(self.node_id)
 
     def _arrive(self, data: bytes, *, is_nonsense: bool) -> None:
         """Give bytes to the client, unless the connection has ended for it."""
@@ -349,49 +359,9 @@ class VirtualLink:
             return
         self._written += len(data)
         self._has_sent_nonsense |= is_nonsense
-        is_of_a_handshake = self._asked.answered()
-        if self._sock.watch is not None and not (is_nonsense or is_of_a_handshake):
-            self._sock.watch.answered()
+        key = self._asked.answered()
+        watch = self._sock.watch
+        is_of_the_core = not (is_nonsense or key in HANDSHAKE_KEYS)
+        if watch is not None and key is not None and is_of_the_core:
+            watch.answered(self.node_id, key)
         self._sock.arrived(data)
-
-
-class _RequestsInFlight:
-    """The requests that a client has sent on one connection and that wait for their answers."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-        # Of each: whether it is part of a handshake or a login, and when it was sent.
-        self._waiting: deque[tuple[bool, int]] = deque()
-        self._answered = 0
-        self._renewals: set[int] = set()
-        self._has_served = False
-
-    def sent(self, data: bytes, now_ms: int) -> None:
-        """Note bytes of the client."""
-        received = self._received
-        received += data
-        while len(received) >= _HEAD.size:
-            size, key = _HEAD.unpack_from(received)
-            if len(received) < 4 + size:
-                return
-            del received[: 4 + size]
-            is_handshake = key in _HANDSHAKE_KEYS
-            # A handshake after a request of the core renews the login.
-            if is_handshake and self._has_served:
-                # Answers come in the order of the requests, so this is the number of its answer.
-                self._renewals.add(self._answered + len(self._waiting))
-            self._has_served |= not is_handshake
-            self._waiting.append((is_handshake, now_ms))
-
-    def answered(self) -> bool:
-        """Note an answer. Return whether it is part of a handshake or a login."""
-        self._answered += 1
-        return bool(self._waiting) and self._waiting.popleft()[0]
-
-    def is_of_renewal(self, number: int) -> bool:
-        """Return whether the answer with a number belongs to a renewed login."""
-        return number in self._renewals
-
-    def waited_ms(self, now_ms: int) -> int | None:
-        """Return how long the oldest request of the core waits, or None if there is none."""
-        return next((now_ms - at for is_early, at in self._waiting if not is_early), None)

@@ -24,6 +24,7 @@ __all__ = [
     "PARTITIONS",
     "TOPIC",
     "StackOptions",
+    "group_of",
 ]
 
 TOPIC: Final = "topic"
@@ -268,3 +269,8 @@ def _settings(rng: random.Random) -> dict[str, Any]:
         # Five at most: a broker remembers the last five batches of a producer.
         "max_in_flight_requests_per_connection": rng.choice((1, 5)),
     }
+
+
+def group_of(transactional_id: str) -> str:
+    """Return the group for which the services of an id add offsets."""
+    return f"group-{transactional_id}"

@@ -9,10 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from txnproducer._protocol.messages import CoordinatorType
 from txnproducer._shell import live_producers
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.client_watch import ClientWatch
+from txnproducer.sim.stack.login_watch import LoginWatch
+from txnproducer.sim.stack.options import group_of
 from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["StackProducers"]
@@ -47,7 +50,9 @@ class StackProducers:
             }
         addresses = [f"{node.host}:{node.port}" for node in world.cluster.nodes.values()]
         is_steady = world.options.is_loop_steady
-        watch = ClientWatch(settings, world.history.violate, is_steady=is_steady)
+        hosts = [node.host for node in world.cluster.nodes.values()]
+        logins = LoginWatch(hosts, partial(self._coordinators, transactional_id))
+        watch = ClientWatch(settings, logins, world.history.violate, is_steady=is_steady)
         # A class of its own, since a constructor starts threads that ask for its platform.
         own = {"_platform": world.new_platform(watch)}
         kind = type("TransactionalProducer", (TransactionalProducer,), own)
@@ -56,6 +61,14 @@ class StackProducers:
         watch.is_ending = lambda: client._is_closed  # noqa: SLF001
         self._watches[producer] = watch
         return producer
+
+    def _coordinators(self, transactional_id: str) -> tuple[int, int]:
+        """Return the brokers that coordinate an id, and the group of its service, now."""
+        find = self._world.cluster.coordinator_node
+        return (
+            find(CoordinatorType.TRANSACTION, transactional_id),
+            find(CoordinatorType.GROUP, group_of(transactional_id)),
+        )
 
     def watch_of(self, producer: TransactionalProducer) -> ClientWatch:
         """Return the judge of a producer's connections."""

@@ -139,7 +139,7 @@ class Service:
                 self._await_end_without_a_call(producer, limit_ms + FORCED_MS)
         # Until then it makes its calls beside the close, and after it.
         self._end_companion()
-        self._judge.closed(self.name, producer)
+        self._judge.closed(self.name, producer, self._producers.watch_of(producer).logins)
 
     def _end_companion(self) -> None:
         if self._companion is not None:

@@ -44,8 +44,16 @@ class CarriesBytes(Protocol):
 class WatchesSockets(Protocol):
     """The judge of one producer's connections."""
 
-    def answered(self) -> None:
-        """Note the answer to a request that is no part of a handshake."""
+    def asks(self) -> None:
+        """Note that a broker reads bytes of the producer."""
+        ...
+
+    def answered(self, node_id: int, key: int) -> None:
+        """Note the answer to a request that is no part of a handshake, and the API of both."""
+        ...
+
+    def login_refused(self, node_id: int) -> None:
+        """Note that a broker refuses a login."""
         ...
 
     def sends_after_nonsense(self, node_id: int) -> None:

@@ -24,7 +24,7 @@ from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicP
 from txnproducer.sim.stack.calls import InterruptError, ServiceCalls
 from txnproducer.sim.stack.companion import Origin, TransactionSpans
 from txnproducer.sim.stack.judge import StackJudge
-from txnproducer.sim.stack.options import GROUP_TOPIC, OTHER_TOPICS
+from txnproducer.sim.stack.options import GROUP_TOPIC, OTHER_TOPICS, group_of
 from txnproducer.sim.stack.other_thread import (
     ANOTHER_ENDS,
     ENDS,
@@ -221,7 +221,7 @@ class TransactionWork:
     def _send_offsets(self, attempt: Attempt) -> BaseException | None:
         place = TopicPartition(GROUP_TOPIC, 0)
         attempt.offset = self._world.next_offset()
-        attempt.group_id = f"group-{self._origin.transactional_id}"
+        attempt.group_id = group_of(self._origin.transactional_id)
         attempt.offset_places = (place,)
         offsets = {place: OffsetAndMetadata(attempt.offset, attempt.name)}
         group = ConsumerGroupMetadata(attempt.group_id)
