@@ -317,6 +317,68 @@ MUTANTS = (
         "                if True:\n",
         "a thread can be started at any time",
     ),
+    # --- ends that nobody looks at, and what is left of brokers and logins -----------------------
+    Mutant(
+        "block-of-a-closed-producer-ends-well",
+        "transaction.py",
+        "            if self._was_closed and error is None:\n"
+        "                self._calls.commit_transaction()\n            return\n",
+        "            return\n",
+        "a block that a close has ended needs no end of its own",
+    ),
+    Mutant(
+        "offsets-of-a-callback-forgotten",
+        "producer.py",
+        "            if self._is_in_callback:\n"
+        "                self._io.callbacks.note_refused(refusals.offsets_lost_in_callback, error)\n"
+        "            raise\n",
+        "            raise\n",
+        "who adds offsets sees the error of the call",
+    ),
+    Mutant(
+        "interrupted-close-forces-the-end",
+        "_shell/io_thread.py",
+        "        finally:  # after an interrupt, a later close of this thread has to wait again\n",
+        "        except BaseException:\n            self._force()\n            raise\n"
+        "        finally:\n",
+        "who interrupts a close does not want to wait for its end",
+    ),
+    Mutant(
+        "finalizer-on-the-loop-ends-by-force",
+        "_shell/base_producer.py",
+        "if self._lock.is_mine() or (self._io.is_current and not self._io.callbacks.are_running):",
+        "if self._lock.is_mine():",
+        "on the loop's own thread only a delivery callback closes a producer",
+    ),
+    Mutant(
+        "one-cut-connection-hears-the-verdict",
+        "_wire/diagnosis.py",
+        "                for connection in waiting:\n",
+        "                for connection in sorted(waiting)[:1]:\n",
+        "an address has one connection",
+    ),
+    Mutant(
+        "brokers-never-leave",
+        "_wire/network_client.py",
+        "        self._nodes = {n: node for n, node in self._nodes.items() if n < 0 or n in named}\n",
+        "",
+        "a cluster only grows",
+    ),
+    Mutant(
+        "token-provider-on-the-loop",
+        "_wire/reauthentication.py",
+        '        thread = self._platform.thread(partial(self._run, payload, step), "txnproducer-login")\n'
+        "        try:\n            thread.start()\n",
+        "        try:\n            self._run(payload, step)\n",
+        "a step of a login takes no time",
+    ),
+    Mutant(
+        "hung-provider-is-called-again",
+        "_wire/links.py",
+        "        return hung_ms if hung_ms < doubled(_HUNG_MS, NEVER_MS, len(self.hung) - 1) else 0\n",
+        "        return 0\n",
+        "the next attempt to log in may be the one that succeeds",
+    ),
     # --- logins that one broker refuses: the core's simulator has to find them as well ----------
     *(
         mutant

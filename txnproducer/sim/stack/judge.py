@@ -192,6 +192,11 @@ class StackJudge:
                     "told", f"{attempt.name} is committed with {record.value!r}: {future}"
                 )
 
+    def block_left(self, attempt: Attempt, outcome: str, error: BaseException | None) -> None:
+        """Judge the end of a block: one that ends well is committed."""
+        if error is None and outcome != "committed":
+            self.violate("told", f"the block of {attempt.name} ends well and is {outcome}")
+
     def flushed(self, service: str, records: Iterable[SentRecord]) -> None:
         """Judge the records that were sent before a flush that has returned."""
         for record in records:

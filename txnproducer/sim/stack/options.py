@@ -199,6 +199,7 @@ EVENTS: Final[Mapping[str, tuple[float, float]]] = {
 # that does not draw one keeps its run.
 LATER_CALL_FAULTS: Final[Mapping[str, float]] = {
     "another thread ends": 0.5,
+    "callback sends offsets": 0.2,
 }
 LATER_EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "refuse logins of one broker": (1, 15),

@@ -13,10 +13,15 @@ from typing import Any, Final
 from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.records import RecordMetadata, TopicPartition
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
 from txnproducer.sim.stack.calls import InterruptError, ServiceCalls
 from txnproducer.sim.stack.judge import StackJudge
-from txnproducer.sim.stack.options import PARTITIONS, TOPIC
+from txnproducer.sim.stack.options import GROUP_TOPIC, PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
 from txnproducer.sim.world.history import Attempt, CallbackError, SentRecord
 
@@ -41,7 +46,8 @@ class RecordSending:
         name: the producer's, unique in the run.
 
     Attributes:
-        lost: the record that a callback has lost in the open transaction, which must then fail.
+        lost: the record, or the offsets, that a callback has lost in the open transaction, which
+            must then fail.
     """
 
     def __init__(
@@ -150,6 +156,8 @@ class RecordSending:
             self._producer.close()
         if strikes("callback sends"):
             self._send_in_callback(attempt)
+        if strikes("callback sends offsets"):
+            self._send_offsets_in_callback(attempt)
         if strikes("callback raises"):
             raise CallbackError
 
@@ -177,6 +185,17 @@ class RecordSending:
                 self.lost = attempt, record.value
             raise
         record.is_sent = True
+
+    def _send_offsets_in_callback(self, attempt: Attempt) -> None:
+        offsets = {TopicPartition(GROUP_TOPIC, 0): OffsetAndMetadata(0, attempt.name)}
+        try:
+            self._producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata("callbacks"))
+        except KafkaError:
+            # The call would have to wait. So the transaction lacks what its application added.
+            if attempt.claim == "open":
+                self.lost = attempt, b"the offsets"
+            raise
+        self._judge.violate("state", "send_offsets_to_transaction in a callback is not refused")
 
 
 def send_stamped(

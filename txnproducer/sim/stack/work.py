@@ -132,6 +132,7 @@ class TransactionWork:
             self._judge_block_that_is_not_entered(error)
             return error is None or isinstance(error, InterruptError)
         attempt = attempts[0]
+        self._judge.block_left(attempt, transaction.outcome, error)
         # The end of the block was interrupted or timed out: it has to be repeated.
         if transaction.outcome == "open":
             if isinstance(error, KafkaError) and error.recovery == "restart":
