@@ -387,13 +387,12 @@ def test_a_restart_ends_the_connections_however_short_it_is(kafka):
 
 
 def test_a_leader_moves_only_to_a_broker_that_is_up(three):
-    with three.stopped(1):
+    with three.stopped(1), three.producer("t") as producer:
+        producer.init_transactions()
         for _ in range(3):
             three.move_leader("orders", 0)
             three.move_coordinator("t")
-            with three.producer("t") as producer:
-                producer.init_transactions()
-                write(producer, b"one")
+            write(producer, b"one")
     for node in range(3):
         three.stop_node(node)
     with pytest.raises(ValueError, match="no broker is up"):

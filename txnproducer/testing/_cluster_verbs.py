@@ -11,9 +11,11 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from txnproducer import admin
+from txnproducer.errors import UnsupportedVersionError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
+from ._arguments import is_committed, text, unused_id
 from ._memory_views import MemoryRecord
 
 _POLL_MS = 200
@@ -64,6 +66,8 @@ class ClusterVerbs(ABC):
             KeyError: there is no such topic.
             TimeoutError: the topic could not be read in time.
         """
+        text("topic", topic)
+        is_committed(isolation)
         from kafka import KafkaConsumer
         from kafka import TopicPartition as Place
 
@@ -77,7 +81,7 @@ class ClusterVerbs(ABC):
         try:
             places = [Place(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
             if not places:
-                raise KeyError(topic)
+                raise KeyError(f"there is no topic {topic!r}")
             consumer.assign(places)
             consumer.seek_to_beginning(*places)
             ends = consumer.end_offsets(places)
@@ -88,12 +92,28 @@ class ClusterVerbs(ABC):
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that were committed for a consumer group."""
         security = self.security_config()
+        text("group_id", group_id)
         return admin.committed_offsets(self.bootstrap_servers, [group_id], **security)[group_id]
 
     def fence(self, transactional_id: str) -> None:
-        """Let a newer producer of the id take over, as `init_transactions()` of one does."""
+        """Let a newer producer of the id take over, as `init_transactions()` of one does.
+
+        Raises:
+            ValueError: no producer has used the id. Before Kafka 3.0 this cannot be known.
+        """
+        if not self._may_be_used(text("transactional_id", transactional_id)):
+            raise unused_id(transactional_id)
         with self.producer(transactional_id) as newer:
             newer.init_transactions()
+
+    def _may_be_used(self, transactional_id: str) -> bool:
+        try:
+            known = admin.describe_transaction(
+                self.bootstrap_servers, transactional_id, **self.security_config()
+            )
+        except UnsupportedVersionError:
+            return True  # only the test's own mistakes stay unnoticed on such a broker
+        return known is not None
 
 
 def _read(consumer: Any, ends: dict[Any, int], deadline_s: float) -> list[MemoryRecord]:

@@ -102,6 +102,13 @@ def node_number(node: object, nodes: Collection[int]) -> int:
     return node
 
 
+def partition(number: object) -> int:
+    """Return the number of a partition."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"partition is {number!r}: it must be a whole number")
+    return number
+
+
 def error_code(error: object) -> ErrorCode:
     """Return the error of a refusal, given by its name or number."""
     if isinstance(error, bool) or not isinstance(error, str | int):

@@ -24,9 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.handlers import handle
-from txnproducer._broker.resources import Resource
-from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
+from txnproducer._protocol.messages import ApiKey
 from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire.platform import Platform
@@ -36,6 +34,8 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 from . import _memory_arguments as arguments
+from . import _memory_changes as changes
+from ._arguments import is_committed, text
 from ._memory_producer import MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
@@ -51,8 +51,6 @@ _APIS: Final[Mapping[str, ApiKey]] = {
     for api in ApiKey
     if api is not ApiKey.API_VERSIONS
 }
-# The time-out of the producer that `fence` stands for, which is Java's default.
-_LEAST_TIMEOUT_MS: Final = 60_000
 # A unit test that meets no broker should say so in seconds. The default is a minute.
 _MAX_BLOCK_MS: Final = 5_000
 
@@ -127,7 +125,8 @@ class InMemoryKafka:
     def close(self) -> None:
         """End the cluster. Producers that are still open lose their connections.
 
-        Its records can still be read.
+        `records`, `committed`, `transactions` and `remaining_faults` can still be called. All that
+        would change the cluster raises a RuntimeError.
         """
         self._live.close()
         if self._certificate is not None:
@@ -151,6 +150,13 @@ class InMemoryKafka:
             raise RuntimeError("the constructor of this InMemoryKafka has failed")
         return self._server
 
+    @property
+    def _open(self) -> MemoryServer | VirtualServer:
+        # A change after the end would meet no producer.
+        if self._live.is_closing:
+            raise RuntimeError("this InMemoryKafka is closed: its records can be read, no more")
+        return self._live
+
     # --- clients --------------------------------------------------------------------------------
 
     @property
@@ -169,9 +175,9 @@ class InMemoryKafka:
                 should fail in seconds.
 
         Raises:
-            RuntimeError: this process was forked after the cluster was made.
+            RuntimeError: the cluster is closed, or this process was forked after it was made.
         """
-        self._live.refuse_fork()
+        self._open.refuse_fork()
         given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
         if transactional_id is not None:
             given["transactional_id"] = transactional_id
@@ -287,7 +293,7 @@ class InMemoryKafka:
             if compacted:
                 cluster.compacted.add(name)
 
-        self._live.call(create)
+        self._open.call(create)
 
     def records(
         self, topic: str, *, isolation: Isolation = "read_committed"
@@ -302,10 +308,8 @@ class InMemoryKafka:
         Raises:
             KeyError: there is no such topic.
         """
-        if isolation not in ("read_committed", "read_uncommitted"):
-            names = "read_committed or read_uncommitted"
-            raise ValueError(f"isolation is {isolation!r}: it must be {names}")
-        is_committed = isolation == "read_committed"
+        text("topic", topic)
+        only_committed = is_committed(isolation)
 
         def read(cluster: BrokerCluster, _: int) -> list[MemoryRecord]:
             if topic not in cluster.topics:
@@ -314,7 +318,7 @@ class InMemoryKafka:
             return [
                 record
                 for place in places
-                for record in visible_records(cluster, place, is_committed=is_committed)
+                for record in visible_records(cluster, place, is_committed=only_committed)
             ]
 
         return self._live.call(read)
@@ -331,6 +335,7 @@ class InMemoryKafka:
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that were committed for a consumer group."""
+        text("group_id", group_id)
 
         def read(cluster: BrokerCluster, _: int) -> dict[TopicPartition, OffsetAndMetadata]:
             return cluster.group_offsets(group_id).committed(group_id)
@@ -338,16 +343,16 @@ class InMemoryKafka:
         return self._live.call(read)
 
     def fence(self, transactional_id: str) -> None:
-        """Let a newer producer of the id take over, as `init_transactions()` of one does."""
-        request = InitProducerIdRequest(transactional_id, _LEAST_TIMEOUT_MS)
+        """Let a newer producer of the id take over, as `init_transactions()` of one does.
 
-        def take_over(cluster: BrokerCluster, now_ms: int) -> None:
-            coordinator = cluster.coordinator_node(CoordinatorType.TRANSACTION, transactional_id)
-            # The first answer may only say that the open transaction is being aborted.
-            for _ in range(2):
-                handle(cluster, coordinator, request, now_ms)
+        Before the first `init_transactions()` of an id there is nothing to fence: a producer that
+        comes later is the newer one.
 
-        self._live.call(take_over)
+        Raises:
+            ValueError: no producer has used the id, or the newer one would be refused too.
+        """
+        name = text("transactional_id", transactional_id)
+        self._open.call(lambda cluster, now_ms: changes.take_over(cluster, name, now_ms))
 
     def time_out_transaction(self, transactional_id: str) -> None:
         """Let the coordinator abort the id's open transaction, as if its time were up.
@@ -358,61 +363,51 @@ class InMemoryKafka:
         a newer producer.
 
         Raises:
-            ValueError: none is open.
+            ValueError: none is open, or no broker is up.
         """
-
-        # Not by moving the clock: it would end the time-outs of every other id as well.
-        def abort(cluster: BrokerCluster, now_ms: int) -> None:
-            coordinator = cluster.transaction_coordinator(transactional_id)
-            known = coordinator.find(transactional_id)
-            # One that is being committed already has no time-out any more.
-            if known is None or known.state.value != "Ongoing":
-                raise ValueError(f"{transactional_id!r} has no open transaction to time out")
-            coordinator.fence(known, now_ms)
-
-        self._live.call(abort)
+        name = text("transactional_id", transactional_id)
+        self._open.call(lambda cluster, now_ms: changes.time_out(cluster, name, now_ms))
 
     # --- brokers --------------------------------------------------------------------------------
 
     def move_coordinator(self, transactional_id: str) -> None:
-        """Move the id's transaction coordinator to the next broker."""
-        self._move(CoordinatorType.TRANSACTION, transactional_id)
+        """Move the id's transaction coordinator to the next broker.
+
+        Raises:
+            ValueError: no producer has used the id, or no broker is up.
+        """
+        name = text("transactional_id", transactional_id)
+        self._open.call(lambda cluster, now_ms: changes.move_coordinator(cluster, name, now_ms))
 
     def move_group_coordinator(self, group_id: str) -> None:
-        """Move a group's coordinator to the next broker."""
-        self._move(CoordinatorType.GROUP, group_id)
+        """Move a group's coordinator to the next broker.
 
-    def _move(self, kind: CoordinatorType, key: str) -> None:
-        def move(cluster: BrokerCluster, now_ms: int) -> None:
-            node_id = _next_node(cluster, cluster.coordinator_node(kind, key))
-            cluster.move_coordinator(kind, cluster.coordinator_number(key), node_id, now_ms)
-
-        self._live.call(move)
+        Raises:
+            ValueError: no producer has sent offsets of the group, or no broker is up.
+        """
+        name = text("group_id", group_id)
+        self._open.call(
+            lambda cluster, now_ms: changes.move_group_coordinator(cluster, name, now_ms)
+        )
 
     def move_leader(self, topic: str, partition: int) -> None:
         """Give a partition the next broker that is up as its leader.
 
         Raises:
             KeyError: there is no such partition.
+            ValueError: no broker is up.
         """
-        place = TopicPartition(topic, partition)
-
-        def move(cluster: BrokerCluster, now_ms: int) -> None:
-            if place not in cluster.leaders:
-                raise KeyError(f"there is no partition {partition} of {topic!r}")
-            node_id = _next_node(cluster, cluster.leaders[place])
-            cluster.move_partition(place, node_id, now_ms)
-
-        self._live.call(move)
+        place = TopicPartition(text("topic", topic), arguments.partition(partition))
+        self._open.call(lambda cluster, now_ms: changes.move_leader(cluster, place, now_ms))
 
     def stop_node(self, node: int) -> None:
         """Stop a broker. Its connections end, and others take over its partitions and ids."""
-        self._live.stop_node(arguments.node_number(node, self._nodes.values()))
+        self._open.stop_node(arguments.node_number(node, self._nodes.values()))
 
     def start_node(self, node: int) -> None:
         """Start a stopped broker."""
         arguments.node_number(node, self._nodes.values())
-        self._live.call(lambda cluster, now_ms: cluster.start_node(node, now_ms))
+        self._open.call(lambda cluster, now_ms: cluster.start_node(node, now_ms))
 
     @contextmanager
     def stopped(self, node: int) -> Iterator[None]:
@@ -440,8 +435,8 @@ class InMemoryKafka:
             group: one whose offsets cannot be committed.
             transactional_id: one that cannot be used.
         """
-        denied = _resources(topic, group, transactional_id)
-        self._live.call(lambda cluster, _: cluster.denied.update(denied))
+        denied = changes.resources(topic, group, transactional_id)
+        self._open.call(lambda cluster, _: cluster.denied.update(denied))
 
     def allow(
         self,
@@ -451,8 +446,8 @@ class InMemoryKafka:
         transactional_id: str | None = None,
     ) -> None:
         """Grant the access again that `deny` has refused. It takes the same arguments."""
-        allowed = _resources(topic, group, transactional_id)
-        self._live.call(lambda cluster, _: cluster.denied.difference_update(allowed))
+        allowed = changes.resources(topic, group, transactional_id)
+        self._open.call(lambda cluster, _: cluster.denied.difference_update(allowed))
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -488,38 +483,13 @@ class InMemoryKafka:
 
     def clear_faults(self) -> None:
         """Forget the faults that have met no request."""
-        self._live.call(lambda _, __: self._live.script.clear())
+        self._open.call(lambda _, __: self._live.script.clear())
 
     def _add(self, api: str, fault: Fault, times: int) -> None:
         # A misspelt name would meet no request, and the test would pass without its fault.
-        if api not in _APIS:
+        if text("api", api) not in _APIS:
             raise ValueError(
                 f"{api!r} is not an API that a producer uses: it must be one of {', '.join(_APIS)}"
             )
         count = arguments.count("times", times)
-        self._live.call(lambda _, __: self._live.script.add(_APIS[api], fault, count))
-
-
-def _next_node(cluster: BrokerCluster, node_id: int) -> int:
-    count = len(cluster.nodes)
-    # The node itself comes last, for a cluster in which no other one is up.
-    following = ((node_id + step) % count for step in range(1, count + 1))
-    found = next(filter(cluster.is_up, following), None)
-    if found is None:
-        raise ValueError("no broker is up to move to")
-    return found
-
-
-def _resources(
-    topic: str | None, group: str | None, transactional_id: str | None
-) -> set[tuple[Resource, str]]:
-    named = {
-        Resource.TOPIC: topic,
-        Resource.GROUP: group,
-        Resource.TRANSACTIONAL_ID: transactional_id,
-    }
-    found = {(kind, name) for kind, name in named.items() if name is not None}
-    # `deny()` of nothing would do nothing, and look like a denied right that has no effect.
-    if not found:
-        raise TypeError("name a resource: topic, group or transactional_id")
-    return found
+        self._open.call(lambda _, __: self._live.script.add(_APIS[api], fault, count))

@@ -1,0 +1,54 @@
+"""A Kafka with an address refuses the mistakes of a test that one in memory refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from txnproducer.testing import ExistingKafka, InMemoryKafka
+
+
+@pytest.fixture
+def memory() -> Iterator[InMemoryKafka]:
+    with InMemoryKafka({"orders": 1}) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def cluster(memory: InMemoryKafka) -> ExistingKafka:
+    return ExistingKafka(memory.listen())
+
+
+def test_a_fence_is_for_an_id_that_a_producer_has_used(
+    cluster: ExistingKafka, memory: InMemoryKafka
+) -> None:
+    with pytest.raises(ValueError, match="used the transactional id 'services'"):
+        cluster.fence("services")
+    assert memory.transactions() == {}
+    with cluster.producer("service") as producer:
+        producer.init_transactions()
+    cluster.fence("service")
+    assert memory.transactions()["service"].producer_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda kafka: kafka.fence(3), "transactional_id is 3"),
+        (lambda kafka: kafka.committed(5), "group_id is 5"),
+        (lambda kafka: kafka.records(["orders"]), r"topic is \['orders'\]"),
+    ],
+)
+def test_a_name_of_the_wrong_type_is_named(
+    cluster: ExistingKafka, call: Callable[[Any], object], text: str
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        call(cluster)
+
+
+def test_an_isolation_that_does_not_exist_is_named(cluster: ExistingKafka) -> None:
+    isolation: Any = "dirty"
+    with pytest.raises(ValueError, match="read_committed or read_uncommitted"):
+        cluster.records("orders", isolation=isolation)

@@ -1,0 +1,118 @@
+"""The changes of a modelled cluster that a test asks for by the name of an id, group or partition.
+
+Why it exists: a misspelt name would change nothing that a producer meets, and the test would pass
+without its fault.
+Owns: one function for each change, and its refusals. Must not know: threads, sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._broker.handlers import handle
+from txnproducer._broker.resources import Resource
+from txnproducer._protocol.messages import (
+    CoordinatorType,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+from ._arguments import text, unused_id
+
+# The time-out of the producer that `take_over` stands for, which is Java's default.
+_TIMEOUT_MS: Final = 60_000
+
+
+def take_over(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
+    """Let a newer producer of an id take over."""
+    node_id = _coordinator(cluster, transactional_id)
+    request = InitProducerIdRequest(transactional_id, _TIMEOUT_MS)
+    # The first answer may only say that the open transaction is being aborted.
+    handle(cluster, node_id, request, now_ms)
+    answer = cast(InitProducerIdResponse, handle(cluster, node_id, request, now_ms))
+    if answer.error_code:
+        raise ValueError(
+            f"{transactional_id!r} cannot be fenced: a newer producer of it would be refused with"
+            f" {ErrorCode(answer.error_code).name}"
+        )
+
+
+def time_out(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
+    """Let the coordinator abort an id's open transaction."""
+    _coordinator(cluster, transactional_id)
+    coordinator = cluster.transaction_coordinator(transactional_id)
+    known = coordinator.find(transactional_id)
+    # One that is being committed already has no time-out any more.
+    if known is None or known.state.value != "Ongoing":
+        raise ValueError(f"{transactional_id!r} has no open transaction to time out")
+    # Not by moving the clock: it would end the time-outs of every other id as well.
+    coordinator.fence(known, now_ms)
+
+
+def move_coordinator(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
+    """Move an id's coordinator to the next broker."""
+    _check_used(cluster, transactional_id)
+    _move(cluster, CoordinatorType.TRANSACTION, transactional_id, now_ms)
+
+
+def move_group_coordinator(cluster: BrokerCluster, group_id: str, now_ms: int) -> None:
+    """Move a group's coordinator to the next broker."""
+    if group_id not in cluster.group_offsets(group_id).groups:
+        raise ValueError(
+            f"no producer has sent offsets of the group {group_id!r}: correct the name, or call"
+            " send_offsets_to_transaction() first"
+        )
+    _move(cluster, CoordinatorType.GROUP, group_id, now_ms)
+
+
+def move_leader(cluster: BrokerCluster, place: TopicPartition, now_ms: int) -> None:
+    """Give a partition the next broker as its leader."""
+    if place not in cluster.leaders:
+        raise KeyError(f"there is no partition {place.partition} of {place.topic!r}")
+    cluster.move_partition(place, _next_node(cluster, cluster.leaders[place]), now_ms)
+
+
+def resources(topic: object, group: object, transactional_id: object) -> set[tuple[Resource, str]]:
+    """Return the resources that a test names, to refuse them or to grant them again."""
+    named = {
+        Resource.TOPIC: ("topic", topic),
+        Resource.GROUP: ("group", group),
+        Resource.TRANSACTIONAL_ID: ("transactional_id", transactional_id),
+    }
+    found = {(kind, text(*pair)) for kind, pair in named.items() if pair[1] is not None}
+    # `deny()` of nothing would do nothing, and look like a denied right that has no effect.
+    if not found:
+        raise TypeError("name a resource: topic, group or transactional_id")
+    return found
+
+
+def _check_used(cluster: BrokerCluster, transactional_id: str) -> None:
+    if cluster.transaction_coordinator(transactional_id).find(transactional_id) is None:
+        raise unused_id(transactional_id)
+
+
+def _coordinator(cluster: BrokerCluster, transactional_id: str) -> int:
+    _check_used(cluster, transactional_id)
+    node_id = cluster.coordinator_node(CoordinatorType.TRANSACTION, transactional_id)
+    # A coordinator stays on a broker that is down only if no other one is up.
+    if not cluster.is_up(node_id):
+        raise ValueError(f"no broker is up that coordinates {transactional_id!r}: start_node()")
+    return node_id
+
+
+def _move(cluster: BrokerCluster, kind: CoordinatorType, key: str, now_ms: int) -> None:
+    node_id = _next_node(cluster, cluster.coordinator_node(kind, key))
+    cluster.move_coordinator(kind, cluster.coordinator_number(key), node_id, now_ms)
+
+
+def _next_node(cluster: BrokerCluster, node_id: int) -> int:
+    count = len(cluster.nodes)
+    # The node itself comes last, for a cluster in which no other one is up.
+    following = ((node_id + step) % count for step in range(1, count + 1))
+    found = next(filter(cluster.is_up, following), None)
+    if found is None:
+        raise ValueError("no broker is up to move to")
+    return found
