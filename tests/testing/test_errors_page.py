@@ -9,9 +9,9 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import math
 import os
 import re
-import statistics
 import threading
 import time
 import warnings
@@ -615,8 +615,10 @@ CASES = [
 ]
 
 
-# The time of the processor for each row that was played.
-USED_MS: list[int] = []
+MOST_USED_MS = 50
+# A scenario that waits for a time-out of the default settings takes longer, and a busy machine
+# does not.
+MOST_TAKEN_MS = 2_000
 
 
 def error_of(transactional_id: str | None, scenario: Scenario) -> BaseException:
@@ -667,28 +669,23 @@ def objections(error: BaseException, row: str, scenario: Scenario) -> list[str]:
 # The fork is one of the errors.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("transactional_id", "row", "scenario"), CASES)
-def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, request):
+def test_a_row_of_the_page_is_reproduced_in_less_than_50_ms(
+    transactional_id, row, scenario, request
+):
+    taken_ms = used_ms = math.inf
     for _ in range(5):
         begun, begun_here = time.perf_counter(), time.process_time()
         error = error_of(transactional_id, scenario)
-        taken_ms = round((time.perf_counter() - begun) * 1000)
-        used_ms = round((time.process_time() - begun_here) * 1000)
+        taken_ms = min(taken_ms, round((time.perf_counter() - begun) * 1000))
+        # Of the processor: other processes on the machine do not count.
+        used_ms = min(used_ms, round((time.process_time() - begun_here) * 1000))
         found = objections(error, row, scenario)
         # The times of a scenario are short. On a busy machine an earlier step may need longer, and
-        # then its error is another one.
-        if not found:
+        # then its error is another one. The first play of all imports modules.
+        if not found and used_ms < MOST_USED_MS and taken_ms < MOST_TAKEN_MS:
             break
 
     request.node.user_properties.append(("taken_ms", taken_ms))
-    USED_MS.append(used_ms)
     assert found == [], str(error)
-    # A scenario that waits for a time-out of the default settings takes longer, and a busy machine
-    # does not.
-    assert taken_ms < 2_000
-
-
-def test_most_rows_take_less_than_50_ms_of_the_processor():
-    if len(USED_MS) < len(CASES) / 2:
-        pytest.skip("looks at the times of the rows before, which were not played")
-    # Not by the clock: other processes on the machine would count.
-    assert statistics.median(USED_MS) < 50
+    assert used_ms < MOST_USED_MS
+    assert taken_ms < MOST_TAKEN_MS
