@@ -1,4 +1,4 @@
-"""Unit tests of a service that writes transactions: no JVM, no port, less than a second.
+"""Unit tests of a service that writes transactions: no JVM, no port, a moment of the processor.
 
 Usage: pytest examples/test_payments_service.py
 """
@@ -25,28 +25,42 @@ class PaymentService:
     """Moves money: both bookings of a payment are there, or none."""
 
     producer: TransactionalProducer
+    tries: int = 5  # of a commit, each of max_block_ms
 
     def pay(self, payer: str, payee: str, amount: int) -> bool:
-        """Return whether the payment is made. If it is not, nothing of it is there."""
+        """Return whether the payment is made. If it is not, nothing of it is there.
+
+        Raises:
+            KafkaError: this process has to stop. If the error is a `KafkaTimeoutError` or a
+                `CommitOutcomeUnknownError`, a person has to look: the payment may be made.
+        """
         if amount <= 0:
             raise ValueError(f"the amount is {amount}: it must be positive")
+        txn = self.producer.transaction()
         try:
-            with self.producer.transaction():
+            with txn:  # aborts on any exception, also on Ctrl-C
                 self._book(payer, -amount)
                 self._book(payee, amount)
-        except CommitOutcomeUnknownError:
-            # The answer to the commit is lost for good, so the coordinator has to know.
-            outcome = self.producer.resolve_outcome()
-            if outcome == "unknown":
-                raise  # a person has to look: made again, the payment might be a second one
-            return outcome == "committed"
-        except KafkaTimeoutError:
-            self.producer.commit_transaction()  # it is still under way
+                self._commit()
         except KafkaError as error:
-            if error.recovery not in ("abort", "resume"):
-                raise  # fenced, or misconfigured: this process has to stop
-            return False
+            outcome = txn.outcome
+            if outcome == "unknown":
+                # The answer to the commit is lost for good, so the coordinator has to know.
+                outcome = self.producer.resolve_outcome()
+            if outcome == "committed":
+                return True  # the commit was faster than the abort after its time-out
+            if outcome == "aborted" and error.recovery in ("abort", "resume", "unknown"):
+                return False
+            raise  # fenced, misconfigured, or not known: made again, it might be a second payment
         return True
+
+    def _commit(self) -> None:
+        for _ in range(self.tries - 1):
+            try:
+                return self.producer.commit_transaction()
+            except KafkaTimeoutError:
+                continue  # it is still under way, and the next call goes on waiting
+        return self.producer.commit_transaction()
 
     def _book(self, account: str, amount: int) -> None:
         self.producer.send(TOPIC, str(amount).encode(), key=account.encode())
@@ -122,8 +136,38 @@ def test_a_payment_of_which_nobody_knows_is_left_to_a_person(
 
 
 def test_a_slow_broker_delays_a_payment(kafka: InMemoryKafka) -> None:
-    with kafka.producer("payments-0", max_block_ms=200) as producer:
+    with kafka.producer("payments-0", max_block_ms=200, retry_backoff_ms=5) as producer:
         producer.init_transactions()
-        kafka.delay("EndTxn", 0.25)  # longer than max_block_ms
-        assert PaymentService(producer).pay("alice", "bob", 10)
+        service = PaymentService(producer)
+        kafka.delay("EndTxn", 0.6)  # longer than two waits of max_block_ms
+        assert service.pay("alice", "bob", 10)
+        assert bookings(kafka) == {b"alice": b"-10", b"bob": b"10"}
+        assert service.pay("alice", "bob", 20)
+    assert len(kafka.records(TOPIC)) == 4
+
+
+def test_a_payment_that_is_not_decided_in_time_is_not_called_missing(kafka: InMemoryKafka) -> None:
+    with kafka.producer("payments-0", max_block_ms=200, retry_backoff_ms=5) as producer:
+        producer.init_transactions()
+        kafka.delay("EndTxn", 1)  # longer than all tries, and the abort after them
+        with pytest.raises(KafkaTimeoutError):
+            PaymentService(producer, tries=2).pay("alice", "bob", 10)
     assert bookings(kafka) == {b"alice": b"-10", b"bob": b"10"}
+
+
+def test_ctrl_c_ends_the_wait_for_a_payment(
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kafka.producer("payments-0", retry_backoff_ms=5) as producer:
+        producer.init_transactions()
+        commits: list[str] = []
+
+        def interrupted() -> None:
+            commits.append("interrupted")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(producer, "commit_transaction", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            PaymentService(producer).pay("alice", "bob", 10)
+    assert commits == ["interrupted"]
+    assert bookings(kafka) == {}
