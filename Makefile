@@ -79,7 +79,7 @@ docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the docu
 # A part of the longest lists is played, which the commit's time chooses (tests/turns.py).
 # ONE_OF=1 plays all.
 ONE_OF ?= 3
-# SHARE=3 plays a third of all tests but those of the core.
+# SHARE=3 plays a third of all tests but those of the core, and those marked `each_time`.
 SHARE ?= 1
 A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF) TXNPRODUCER_SHARE=$(SHARE)
 

@@ -1,7 +1,8 @@
 """The cases that `make test` plays of the long lists: a part, which the commit chooses.
 
 Usually it is a third. Pytest by hand plays all, and so do `make core-mutants`, `make interrupts`
-and `make integration-all`. On a slow machine `.ci/run` plays a third of all tests.
+and `make integration-all`. On a slow machine `.ci/run` plays a third of all tests, and
+all of those with the marker `each_time`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ def leave_out(
 
 
 def leave_to_others(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave a part of all tests, if there is so little time that `.ci/run` asks for one."""
-    played = set(_part(items, "TXNPRODUCER_SHARE"))
-    leave_out(config, items, [item for item in items if item not in played])
+    """Leave a part of all tests, if there is so little time that `.ci/run` asks for one.
+
+    A test with the marker `each_time` is never left: it is one of a few that were chosen already.
+    """
+    others = [item for item in items if item.get_closest_marker("each_time") is None]
+    played = set(_part(others, "TXNPRODUCER_SHARE"))
+    leave_out(config, items, [item for item in others if item not in played])
 
 
 def _part(cases: Sequence[Case], variable: str) -> Sequence[Case]:
