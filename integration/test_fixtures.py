@@ -40,6 +40,7 @@ def test_a_topic_shows_what_is_committed_and_nothing_that_is_aborted(any_kafka, 
         producer.begin_transaction()
         producer.send(new_topic, b"aborted", partition=0).result(10)
         producer.abort_transaction()
+        assert any_kafka.transactions()[new_topic].state.endswith("Abort")
     # A commit returns before its markers are written.
     wait_until(lambda: len(any_kafka.records(new_topic)) == 2, "two records")
     first, second = any_kafka.records(new_topic)
@@ -57,6 +58,12 @@ def test_a_fenced_producer_commits_nothing(any_kafka, new_topic):
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(new_topic, b"lost").result(10)
+        known = any_kafka.transactions()[new_topic]
+        assert (known.transactional_id, known.state) == (new_topic, "Ongoing")
+        assert [place.topic for place in known.partitions] == [new_topic]
+        with pytest.raises(ValueError, match="no producer has used"):
+            any_kafka.fence(f"{new_topic}-other")
+        assert f"{new_topic}-other" not in any_kafka.transactions()
         any_kafka.fence(new_topic)
         with pytest.raises(KafkaError):
             producer.commit_transaction()
@@ -64,5 +71,5 @@ def test_a_fenced_producer_commits_nothing(any_kafka, new_topic):
 
 
 def test_a_topic_that_is_not_there_is_named(any_kafka):
-    with pytest.raises(KeyError, match="no-such-topic"):
+    with pytest.raises(KeyError, match="there is no topic 'no-such-topic'"):
         any_kafka.records("no-such-topic")

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import socket
 import threading
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -57,6 +58,9 @@ class FakeClient:
 
     def delete_topics(self, topics, timeout_ms):
         return self._say("delete_topics", topics)
+
+    def list_transactions(self):
+        return self._say("list_transactions")
 
     def close(self):
         self._say("close")
@@ -287,3 +291,11 @@ def test_a_socket_that_its_client_loses_sight_of_is_closed_with_the_question(mon
         with admin.connect("nowhere:1"):
             assert lost.getpeername() == server.getsockname()
         assert lost.fileno() == -1
+
+
+def test_the_transactional_ids_of_all_coordinators_are_returned(client):
+    listings = {1: [SimpleNamespace(transactional_id="b")], 2: []}
+    listings[3] = [SimpleNamespace(transactional_id="a")]
+    loading = wire_errors.CoordinatorLoadInProgressError()
+    client.script["list_transactions"] = [loading, listings]
+    assert admin.transactional_ids("a:1") == ["a", "b"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from txnproducer import TopicPartition, admin
 from txnproducer.testing import ExistingKafka, InMemoryKafka
 
 
@@ -52,3 +53,19 @@ def test_an_isolation_that_does_not_exist_is_named(cluster: ExistingKafka) -> No
     isolation: Any = "dirty"
     with pytest.raises(ValueError, match="read_committed or read_uncommitted"):
         cluster.records("orders", isolation=isolation)
+
+
+def test_transactions_are_those_that_a_kafka_in_memory_returns(
+    cluster: ExistingKafka, memory: InMemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The model answers no ListTransactions, and an id may expire before it is described.
+    monkeypatch.setattr(admin, "transactional_ids", lambda *_, **__: ["expired", "open", "t"])
+    with cluster.producer("t") as producer, cluster.producer("open") as other:
+        producer.init_transactions()
+        other.init_transactions()
+        other.begin_transaction()
+        other.send("orders", b"x").result(10)
+        found = cluster.transactions()
+        assert found == memory.transactions()
+    assert found["open"].state == "Ongoing"
+    assert found["open"].partitions == {TopicPartition("orders", 0)}

@@ -22,6 +22,7 @@ from ._coordinators import (
     describe_transaction,
     describe_transactions,
     java_hash,
+    transactional_ids,
 )
 from ._groups import committed_offsets, group_ids, group_operations
 from ._log import LogBatch, LogRecord, read_log
@@ -63,6 +64,7 @@ __all__ = [
     "read_log",
     "topic_access",
     "topic_settings",
+    "transactional_ids",
     "wait_for_brokers",
     "wait_for_replicas",
 ]

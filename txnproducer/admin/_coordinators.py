@@ -113,6 +113,32 @@ def describe_transactions(
     return {name: None if one is None else _description(name, one) for name, one in told.items()}
 
 
+def transactional_ids(
+    bootstrap_servers: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> list[str]:
+    """Return the transactional ids that the coordinators know (KIP-664, Kafka 3.0 and newer).
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        timeout: seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        The ids that the user may Describe, sorted.
+
+    Raises:
+        KafkaTimeoutError: the cluster did not answer in time.
+        UnsupportedVersionError: the cluster is too old for this request.
+        KafkaError: the cluster refused.
+    """
+
+    def question(client: KafkaAdminClient) -> list[str]:
+        found = client.list_transactions().values()
+        return sorted(each.transactional_id for listings in found for each in listings)
+
+    return ask(bootstrap_servers, question, timeout, **security)
+
+
 def _description(transactional_id: str, told: Any) -> TransactionDescription:
     places = tuple(sorted(TopicPartition(*place) for place in told.topic_partitions))
     return TransactionDescription(

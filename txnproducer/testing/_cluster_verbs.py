@@ -1,7 +1,8 @@
 """The calls of a test on a real Kafka that a Kafka in memory has as well.
 
 Why it exists: a test is moved from one to the other by the name of its fixture.
-Owns: producers, the reading of records and offsets, the fence. Must not know: how brokers run.
+Owns: producers, the reading of records, offsets and transactions, the fence. Must not know: how
+brokers run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 from ._arguments import is_committed, text, unused_id
-from ._memory_views import MemoryRecord
+from ._memory_views import MemoryRecord, MemoryTransaction
 
 _POLL_MS = 200
 
@@ -88,6 +89,27 @@ class ClusterVerbs(ABC):
             return _read(consumer, ends, time.monotonic() + timeout)
         finally:
             consumer.close()
+
+    def transactions(self) -> dict[str, MemoryTransaction]:
+        """Return each transactional id that is in use, as its coordinator knows it.
+
+        Raises:
+            UnsupportedVersionError: the brokers are older than Kafka 3.0.
+        """
+        servers, security = self.bootstrap_servers, self.security_config()
+        names = admin.transactional_ids(servers, **security)
+        found = admin.describe_transactions(servers, names, **security)
+        return {
+            name: MemoryTransaction(
+                name,
+                known.producer_id,
+                known.producer_epoch,
+                known.state,
+                frozenset(known.partitions),
+            )
+            for name, known in found.items()
+            if known is not None  # it has expired between the two questions
+        }
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that were committed for a consumer group."""

@@ -23,7 +23,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 from ._cluster_verbs import ClusterVerbs
 from ._config import HOST, as_text, replication, small_footprint
 from ._errors import EmbeddedKafkaError, JavaNotFoundError
-from ._memory_views import MemoryRecord
+from ._memory_views import MemoryRecord, MemoryTransaction
 from ._process import free_ports
 from .embedded import DEFAULT_VERSION, EmbeddedKafka
 
@@ -69,6 +69,10 @@ class KafkaCluster(Protocol):
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that were committed for a consumer group."""
+        ...
+
+    def transactions(self) -> dict[str, MemoryTransaction]:
+        """Return each transactional id that is in use, as its coordinator knows it."""
         ...
 
     def fence(self, transactional_id: str) -> None:
