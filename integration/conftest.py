@@ -149,14 +149,16 @@ def topic(kafka) -> str:
 def make_sink(kafka, topic):
     """Return a function that makes a sink, as a new process has it. The end closes them all.
 
-    Its batches go by tasks, however small they are, unless `driver_rows` is given.
+    Its atomicity is "partition", and its batches go by tasks, however small they are, unless
+    others are given.
     """
     from txnproducer.spark import ExactlyOnceKafkaSink
 
     made = []
 
     def make(**arguments):
-        given = {"topic": topic, "query_id": "query", "driver_rows": 0, **arguments}
+        usual = {"topic": topic, "query_id": "query", "driver_rows": 0, "atomicity": "partition"}
+        given = {**usual, **arguments}
         made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
         return made[-1]
 

@@ -38,7 +38,8 @@ def sink(kafka, topics):
     made = []
 
     def make(name="sink", **arguments):
-        given = {"topic": topics[0], "query_id": "query", "driver_rows": 0, **arguments}
+        usual = {"topic": topics[0], "query_id": "query", "driver_rows": 0}
+        given = {**usual, "atomicity": "partition", **arguments}
         made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"{name}-{topics[0]}", **given))
         return made[-1]
 

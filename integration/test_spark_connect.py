@@ -130,9 +130,9 @@ def test_foreach_batch_goes_on_from_its_checkpoint(spark, kafka, topic, wait_for
     wait_for(20)
 
 
-@pytest.fixture(params=["partition", "batch"])
+@pytest.fixture(params=["partition", "batch", "prepared"])
 def make_sink(request, kafka, topic):
-    """Return a function that makes a sink of either atomicity. Its test closes it."""
+    """Return a function that makes a sink of each atomicity. Its test closes it."""
 
     def make(**arguments):
         is_whole = request.param == "batch"
@@ -200,7 +200,7 @@ def lives(pid_file):
     return Path("/proc", pid_file.read_text()).exists()
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+@pytest.mark.parametrize("atomicity", ["partition", "batch", "prepared"])
 def test_a_query_that_is_stopped_in_mid_batch_goes_on_exactly_once(
     spark, kafka, topic, wait_for, tmp_path, atomicity
 ):

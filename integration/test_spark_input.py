@@ -34,7 +34,11 @@ def topic(kafka):
 @pytest.fixture
 def sink(kafka, topic):
     return ExactlyOnceKafkaSink(
-        kafka.bootstrap_servers, f"sink-{topic}", topic=topic, query_id="query"
+        kafka.bootstrap_servers,
+        f"sink-{topic}",
+        topic=topic,
+        atomicity="partition",
+        query_id="query",
     )
 
 

@@ -159,8 +159,14 @@ def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_
         else ("task_before_commit", "task_after_commit")
     )
     hook = Fail(str(tmp_path), events)
-    options = {"bootstrap_servers": kafka.bootstrap_servers, "topic": target}
-    sink = ExactlyOnceKafkaSink(sink_id=f"sink-{target}", driver_rows=0, on_event=hook, **options)
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers,
+        f"sink-{target}",
+        topic=target,
+        atomicity="partition",
+        driver_rows=0,
+        on_event=hook,
+    )
     faulty: Any = type(
         "Faulty", (txnproducer.spark.KafkaExactlyOnceDataSource,), {"on_event": hook}
     )

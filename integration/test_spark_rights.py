@@ -113,7 +113,8 @@ def options_of(cluster, user, topic, ledger, sink_id):
 
 def sink_of(cluster, user, topic, ledger, sink_id, **options):
     given = options_of(cluster, user, topic, ledger, sink_id)
-    return ExactlyOnceKafkaSink(options={**given, "queryId": "query", **options})
+    usual = {"queryId": "query", "atomicity": "partition"}
+    return ExactlyOnceKafkaSink(options={**given, **usual, **options})
 
 
 def begin(sink, writers=2):

@@ -1,14 +1,18 @@
-"""Atomicity "batch" on a Spark that speculates, as its configuration says: refused at once."""
+"""A Spark that speculates, as its configuration says: a part with one writer is refused there."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from integration.readers import read_with_confluent
+from integration.waiting import wait_until
+from txnproducer import TransactionalProducer
 from txnproducer.spark import ExactlyOnceKafkaSink, SinkError
 from txnproducer.spark.demo import start_spark
+from txnproducer.spark.ledger.entries import PlanEntry
 from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -47,3 +51,33 @@ def test_no_row_is_written_and_the_ways_out_are_named(spark):
             sink.write(frame, 0)
         sink.close()
         assert read_with_confluent(servers, "rows") == []
+
+
+def test_a_new_sink_id_gets_partition_and_a_used_one_is_refused(spark):
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("rows")
+        frame = spark.range(3).selectExpr("string(id) AS value")
+
+        def sink(name):
+            return ExactlyOnceKafkaSink(
+                kafka.bootstrap_servers, name, topic="rows", query_id="query"
+            )
+
+        new = sink("new")
+        with pytest.warns(RuntimeWarning, match="fence each other"):
+            new.write(frame, 0)
+        assert new.status().atomicity == "partition"
+        new.close()
+        # As it was left by a Spark that did not speculate.
+        ledger = new._ledger
+        with TransactionalProducer(kafka.bootstrap_servers, "used.plan") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                used = replace(ledger, sink_id="used")
+                used.write_plan(producer, PlanEntry(1, "query", 1, is_prepared=True))
+        with pytest.raises(SinkError, match=r"'prepared', since .*Switch speculation off"):
+            sink("used").write(frame, 0)
+        wait_until(
+            lambda: len(read_with_confluent(kafka.bootstrap_servers, "rows")) == 3,
+            "readers do not see the rows",
+        )

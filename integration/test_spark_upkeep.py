@@ -183,7 +183,7 @@ def test_offsets_expire_and_a_refreshed_ledger_does_not():
     with EmbeddedKafka(settings=settings) as kafka:
         kafka.create_topic("t")
         resting, kept = (
-            ExactlyOnceKafkaSink(kafka.bootstrap_servers, name, "t", query_id="query")
+            ExactlyOnceKafkaSink(kafka.bootstrap_servers, name, "t", "partition", query_id="query")
             for name in ("resting", "kept")
         )
         for sink in (resting, kept):

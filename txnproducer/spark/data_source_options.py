@@ -70,7 +70,8 @@ def read_data_source_options(
     # job would be refused all the same.
     _refuse_whole(theirs)
     with naming_options():
-        sink = read_settings(theirs)
+        # No other one goes here, so the ledger need not be asked.
+        sink = read_settings(theirs).with_atomicity("partition")
     _refuse_ledger_topic(sink)
     # At most one: Spark hands a data source its options by names in lower case.
     batch_id = batch_ids[0] if batch_ids else None

@@ -169,7 +169,12 @@ def exactly_once(bootstrap_servers: str, topic: str, folder: Path) -> Callable[[
     """Return our sink, which writes a batch exactly once."""
     kill = KillOnce(str(folder / "killed-ours"))
     return ExactlyOnceKafkaSink(
-        bootstrap_servers, "flights", topic=topic, driver_rows=0, on_event=kill
+        bootstrap_servers,
+        "flights",
+        topic=topic,
+        atomicity="partition",  # where a task commits, and can be killed after that
+        driver_rows=0,
+        on_event=kill,
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
@@ -71,6 +71,9 @@ class SinkSettings:
     A field's name is the argument that means the same as the option. Each is read, and described
     in docs/spark.md, by its row here.
 
+    `atomicity` is None until it is chosen, if none was given. `on_replay_mismatch` is then None as
+    well, unless it was given: its default depends on the atomicity.
+
     Attributes:
         producer: settings of the producers, by Java's names.
         security: kafka-python's settings, for the driver's own questions.
@@ -87,11 +90,11 @@ class SinkSettings:
         text,
         "for all rows; without it each row's column `topic` counts, and `ledgerTopic` is needed",
     )
-    atomicity: str = _option(
+    atomicity: str | None = _option(
         "atomicity",
         one_of("partition", "batch", "prepared"),
-        "`partition` (the default), `batch` or `prepared`",
-        default="partition",
+        "`partition`, `batch` or `prepared`; default:"
+        " [that of the ledger, and for a new sink id mostly `prepared`](#without-an-atomicity)",
     )
     writers: int | None = _option(
         "writers",
@@ -198,6 +201,17 @@ class SinkSettings:
             self.on_replay_mismatch,
         )
 
+    def with_atomicity(self, atomicity: str) -> SinkSettings:
+        """Return the settings with the atomicity that was chosen.
+
+        Raises:
+            InvalidConfigurationError: another setting excludes it.
+        """
+        values = {**vars(self), "atomicity": atomicity}
+        return replace(
+            self, atomicity=atomicity, on_replay_mismatch=_check_atomicity(atomicity, values)
+        )
+
     def reader(self, partitions: int | None = None) -> RowReader:
         """Return the reader of a frame's rows.
 
@@ -246,13 +260,8 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
     }
     _check_given("sink_id", values)
     _check_given(_SERVERS_ARGUMENT, values)
-    if values["atomicity"] == "batch":
-        check_batch_atomicity(values["topic"], values["writers"])
-    if values["atomicity"] == "prepared" and values["ledger"] != OFFSETS:
-        raise InvalidConfigurationError(
-            f'ledger={values["ledger"]!r} does not go with atomicity="prepared" yet: leave it out'
-        )
-    values["on_replay_mismatch"] = _on_replay_mismatch(values)
+    if values["atomicity"] is not None:
+        values["on_replay_mismatch"] = _check_atomicity(values["atomicity"], values)
     # The offset's topic has to exist, and the one of the rows does.
     values["ledger_topic"] = values["ledger_topic"] or values["topic"]
     if values["ledger_topic"] is None and values["ledger"] == OFFSETS:
@@ -287,13 +296,20 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
         )
 
 
-def _on_replay_mismatch(values: Mapping[str, Any]) -> str:
-    given, is_prepared = values["on_replay_mismatch"], values["atomicity"] == "prepared"
-    if given == "warn" and not is_prepared:
+def _check_atomicity(atomicity: str, values: Mapping[str, Any]) -> str:
+    """Check the settings that an atomicity excludes, and return its `on_replay_mismatch`."""
+    is_prepared, on_mismatch = atomicity == "prepared", values["on_replay_mismatch"]
+    if atomicity == "batch":
+        check_batch_atomicity(values["topic"], values["writers"])
+    if is_prepared and values["ledger"] != OFFSETS:
+        raise InvalidConfigurationError(
+            f'ledger={values["ledger"]!r} does not go with atomicity="prepared" yet: leave it out'
+        )
+    if on_mismatch == "warn" and not is_prepared:
         raise InvalidConfigurationError(
             'on_replay_mismatch="warn" goes with atomicity="prepared" alone: use "stop" or "keep"'
         )
-    return str(given or ("warn" if is_prepared else "stop"))
+    return str(on_mismatch or ("warn" if is_prepared else "stop"))
 
 
 def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:

@@ -1,7 +1,8 @@
 """The sink for users: its options, one call for each batch, its reports.
 
-Owns: the public class, the choice between the two atomicities, the reports. Must not know: how a
-batch is written (`driver/partition_batch.py`, `driver/whole_batch.py`).
+Owns: the public class, the reports. Must not know: how a batch is written
+(`driver/partition_batch.py`, `driver/whole_batch.py`, `driver/prepared_batch.py`), which atomicity
+a sink has that names none (`driver/atomicity.py`).
 
 Rule: everything that can be refused is refused on the driver, before a task starts. Most of it is
 refused even before the tasks of the frame's own shuffles; only a check that needs the number of
@@ -10,14 +11,17 @@ partitions comes later.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark import session
+from txnproducer.spark.driver import atomicity as atomicities
 from txnproducer.spark.driver import checks
+from txnproducer.spark.driver.atomicity import Choice
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
@@ -31,7 +35,9 @@ from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
 from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.status import SinkStatus, read_status
 
-_BATCHES: Final[Mapping[str, type[PartitionBatches | WholeBatches]]] = {
+_LOG = logging.getLogger(__name__)
+_Batches: TypeAlias = PartitionBatches | WholeBatches
+_BATCHES: Final[Mapping[str, type[_Batches]]] = {
     "partition": PartitionBatches,
     "batch": WholeBatches,
     "prepared": PreparedBatches,
@@ -53,6 +59,11 @@ class ExactlyOnceKafkaSink:
     "prepared": the tasks leave their transactions open, the driver decides about all of them at
     once, and ends them within milliseconds. A batch that was decided needs its frame no more.
 
+    Without an atomicity the first batch chooses it: a sink id that was used goes on with the one
+    that its ledger shows, and a new one gets "prepared". It gets "partition" if
+    `spark.speculation` is on, if the transaction time-out is below 40 s, with `ledger="topic"`,
+    and with `partition_writer`. The log says which one it is and why.
+
     Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`). If
     both are given, they have to be equal.
 
@@ -61,7 +72,8 @@ class ExactlyOnceKafkaSink:
             `kafka.bootstrap.servers`.
         sink_id: the sink's stable name; one query on the cluster uses it.
         topic: for all rows; None to take the column `topic` of each row.
-        atomicity: "partition" (the default), "batch" (which needs `topic`), or "prepared".
+        atomicity: "partition", "batch" (which needs `topic`), or "prepared"; None to choose it as
+            above.
         writers: how many partitions write; None for as many as the frame has. With atomicity
             "batch" the topic's partitions decide.
         query_id: of the query that the batch ids belong to; None to ask Spark (streaming queries
@@ -124,11 +136,35 @@ class ExactlyOnceKafkaSink:
         self._settings = settings
         self._ledger = settings.sink_ledger
         self._on_event = on_event
+        self._asks_speculation = True
         # Of the other two the first look checks the rights on groups, as it knows how many there
-        # are.
-        self._cluster = ClusterChecks(settings, self._ledger, checks_groups=settings.is_whole)
-        self._batches = _BATCHES[settings.atomicity](
-            settings, self._ledger, self._cluster, on_event
+        # are. Without an atomicity the ledger is looked at before.
+        checks_groups = settings.atomicity in (None, "batch")
+        self._cluster = ClusterChecks(settings, self._ledger, checks_groups=checks_groups)
+        self._batches: _Batches | None = None
+        if settings.atomicity is not None:
+            self._batches = self._made(settings.atomicity)
+
+    def _made(self, atomicity: str) -> _Batches:
+        return _BATCHES[atomicity](self._settings, self._ledger, self._cluster, self._on_event)
+
+    def _begin(self, choice: Choice, *, is_speculating: bool = False) -> _Batches:
+        """Settle the atomicity of a sink that names none. The lock must be held."""
+        self._settings = atomicities.chosen(
+            self._settings, choice, self._cluster.timeout_ms(), is_speculating=is_speculating
+        )
+        _LOG.info(
+            "sink %s: no atomicity was given; it is %r, since %s",
+            self._settings.sink_id,
+            choice.atomicity,
+            choice.reason,
+        )
+        self._batches = self._made(choice.atomicity)
+        return self._batches
+
+    def _choice(self, *, is_speculating: bool) -> Choice:
+        return atomicities.of_ledger(self._ledger) or atomicities.for_new_id(
+            self._settings, self._cluster.timeout_ms(), is_speculating=is_speculating
         )
 
     # --- writing --------------------------------------------------------------------------------
@@ -168,8 +204,10 @@ class ExactlyOnceKafkaSink:
         # Before the cluster is asked: a frame that does not fit needs no connection to be refused.
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
-        if not self._cluster.are_made:  # the setting is one of Spark's start, and cannot change
-            checks.check_speculation(self._settings.atomicity, is_on=session.speculates(df))
+        # Once: the setting is one of Spark's start, and cannot change.
+        is_speculating = self._asks_speculation and session.speculates(df)
+        if self._settings.atomicity is not None:
+            checks.check_speculation(self._settings.atomicity, is_on=is_speculating)
         # Kept for `refresh_ledger`, which has no frame to ask.
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {number if run_id is None else run_id}"
@@ -178,9 +216,16 @@ class ExactlyOnceKafkaSink:
         with self._lock, session.described(df, text), session.brief_stop(df):
             # First, since counting the partitions runs the frame's shuffles.
             self._cluster.producer_settings()
-            self._batches.check(number, query_id, **named)
+            batches = self._batches
+            if batches is None:
+                choice = self._choice(is_speculating=is_speculating)
+                batches = self._begin(choice, is_speculating=is_speculating)
+                if run_id is not None:
+                    checks.check_named(self._settings, run_id, batch_id)
+            self._asks_speculation = False
+            batches.check(number, query_id, **named)
             with naming_prepared(self._settings.atomicity):
-                report = self._batches.write(df, number, query_id, began, **named)
+                report = batches.write(df, number, query_id, began, **named)
             return self._publish(report)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
@@ -198,11 +243,8 @@ class ExactlyOnceKafkaSink:
             SinkError: refused; nothing was written.
         """
         checks.check_batch_id(batch_id)
-        if self._settings.atomicity != "partition" or isinstance(self._batches, WholeBatches):
-            raise InvalidConfigurationError(
-                "partition_writer has no driver that could commit a whole batch: use `write`, or "
-                'atomicity="partition"'
-            )
+        if self._settings.atomicity not in (None, "partition"):
+            raise self._without_driver()
         checks.check_writers(writers)
         query_id = self._settings.query_id or session.query_of(None)
         # The user starts these tasks, so there is no job of ours whose failure would name the
@@ -210,11 +252,26 @@ class ExactlyOnceKafkaSink:
         if not self._cluster.are_made:  # the first time, before any task is fenced
             check_interpreter()
         with self._lock:
-            return self._batches.partition_writer(batch_id, query_id, writers)
+            batches = self._batches
+            if batches is None:
+                self._cluster.producer_settings()
+                found = atomicities.of_ledger(self._ledger)
+                batches = self._begin(found or atomicities.BY_USERS_TASKS)
+            if self._settings.atomicity != "partition" or isinstance(batches, WholeBatches):
+                raise self._without_driver()
+            return batches.partition_writer(batch_id, query_id, writers)
+
+    def _without_driver(self) -> InvalidConfigurationError:
+        return InvalidConfigurationError(
+            "partition_writer has no driver that could commit a whole batch, and this sink has "
+            f"atomicity={self._settings.atomicity!r}: use `write`, or, with a new sink_id, "
+            'atomicity="partition"'
+        )
 
     def close(self) -> None:
         """Close the connections that are kept between batches, and the producer."""
-        self._batches.close()
+        if self._batches is not None:
+            self._batches.close()
         # Those of the whole process: another sink in it opens one with its next question.
         close_connections()
 
@@ -255,7 +312,14 @@ class ExactlyOnceKafkaSink:
         if name is None or not self._lock.acquire_if_free():
             return 0
         try:
-            return self._batches.refresh(name, self._cluster.producer_settings())
+            settings = self._cluster.producer_settings()
+            batches = self._batches
+            if batches is None:
+                found = atomicities.of_ledger(self._ledger)
+                if found is None:
+                    return 0  # nothing can expire, and the first batch chooses
+                batches = self._begin(found)
+            return batches.refresh(name, settings)
         finally:
             self._lock.release()
 

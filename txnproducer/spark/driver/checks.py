@@ -56,7 +56,8 @@ def check_named(settings: SinkSettings, run_id: Any, batch_id: Any) -> None:
         raise InvalidConfigurationError(
             f"run_id={run_id!r} and batch_id={batch_id!r}: a batch has a name or a number"
         )
-    if settings.ledger == OFFSETS or not settings.is_whole:
+    # Without an atomicity the ledger is asked first, and it is checked again.
+    if settings.ledger == OFFSETS or settings.atomicity not in (None, "batch"):
         raise InvalidConfigurationError(
             f'run_id={run_id!r} needs ledger="topic", where each name has an entry of its own, '
             'and atomicity="batch": a run that is committed in part could be overtaken by any '
@@ -149,7 +150,7 @@ class ClusterChecks:
         return {"transaction.timeout.ms": str(self.timeout_ms()), **self._settings.producer}
 
 
-def check_timeout(atomicity: str, timeout_ms: int) -> None:
+def check_timeout(atomicity: str | None, timeout_ms: int) -> None:
     """Check that prepared parts have time to be ended.
 
     Raises:

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def naming_prepared(atomicity: str) -> Iterator[None]:
+def naming_prepared(atomicity: str | None) -> Iterator[None]:
     """Let a refusal in a block name the atomicity that would not stop there."""
     try:
         yield
