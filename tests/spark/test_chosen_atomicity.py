@@ -173,8 +173,10 @@ def test_a_plan_alone_counts(cluster):
 
 def test_a_sink_id_of_two_modes_is_refused_as_ever(cluster):
     cluster.view = LedgerView(PlanEntry(1, "q", 1), {0: ENTRY}, ENTRY)
+    sink = sink_of()
     with pytest.raises(LedgerError, match=r"both ledgers have entries"):
-        sink_of().write(frame(), 5)
+        sink.write(frame(), 5)
+    assert sink._settings.atomicity is None
 
 
 def test_one_that_goes_on_is_not_asked_about_what_excludes_a_new_one(cluster):

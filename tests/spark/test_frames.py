@@ -11,6 +11,7 @@ import pytest
 from tests.spark.fake_context import FakeContext
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.driver import frames
+from txnproducer.spark.driver.doomed_passes import DoomedError
 from txnproducer.spark.errors import SinkError, StoppedError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
@@ -97,6 +98,24 @@ def test_a_pass_of_a_query_that_was_stopped_starts_no_job(cluster):
     cluster._jsc = None  # as PySpark leaves it after `spark.stop()`
     with pytest.raises(StoppedError, match="Spark was stopped"):
         partitions.run("order")
+
+
+def test_a_pass_that_is_doomed_returns_only_what_doomed_it_and_leaves_no_order(
+    cluster, monkeypatch
+):
+    noted: list[Any] = []
+    alarm = SimpleNamespace(note=lambda *told: noted.append(told))
+    monkeypatch.setattr(frames, "alarm_of", lambda *_: alarm)
+
+    def run(context, given, token, job):
+        assert (context, given) == (cluster, alarm)
+        job()
+        raise DoomedError([report for told, report in noted if told == token][1:2])
+
+    monkeypatch.setattr(frames, "run_until_doomed", run)
+    partitions = frames.partitions_of(cluster, work, None, lambda _: True)
+    assert partitions.run("order") == [("order", 1, [1])]
+    assert cluster.properties == {"txnproducer.order": None}
 
 
 @pytest.mark.parametrize("numbers", [[0, 1], [0, 1, 1], [0, 1, 2, 2], []])

@@ -13,6 +13,8 @@ Rules:
 * A task whose number is not below the number of partitions that were counted writes nothing
   and fails.
 * All partitions report, each of them once, or the pass has failed.
+* A pass that a report dooms is ended early; see `doomed_passes.py`. Spark Connect tells of no
+  report before the end.
 * An order holds no secret: a job's properties are in Spark's logs. Passwords go in the closure.
 * Spark Connect has neither local properties nor a way to count. There the number is fixed by a
   shuffle, and each pass is a plan of its own. A frame that is empty by its plan runs no task in
@@ -31,6 +33,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
+from txnproducer.spark.driver.doomed_passes import (
+    Alarm,
+    DoomedError,
+    alarm_of,
+    run_until_doomed,
+)
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.interpreters import carried, naming_interpreter
 from txnproducer.spark.session import is_connect, raise_if_stopped
@@ -54,19 +62,25 @@ class Partitions(Protocol):
     count: int
 
     def run(self, order: Any) -> list[Any]:
-        """Run all tasks with an order. Return their reports, by partition."""
+        """Run all tasks with an order. Return their reports, by partition.
+
+        If one of them dooms the pass, only such reports are returned, as soon as there is one.
+        """
 
     def raise_if_stopped(self) -> None:
         """Raise if the query or Spark was stopped, as far as Spark shows it."""
 
 
-def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
+def partitions_of(
+    frame: Any, work: Work, count: int | None, is_doom: Callable[[Any], bool] | None = None
+) -> Partitions:
     """Return a frame's partitions.
 
     Args:
         frame: of Spark's, classic or Connect.
         work: picklable.
         count: the number of partitions that the frame was shuffled into; None to count them.
+        is_doom: whether a report dooms its pass; picklable. None: no report does.
 
     Raises:
         InvalidConfigurationError: they cannot be counted under Spark Connect.
@@ -74,7 +88,7 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
     if not is_connect(frame):
         # Counting runs the shuffles, and functions before one may need the package (`placing`).
         with naming_interpreter(frame):
-            return CountedPartitions(frame, work)
+            return CountedPartitions(frame, work, is_doom)
     if count is None:
         raise InvalidConfigurationError(
             "writers is needed here: Spark Connect does not give a frame's number of partitions. "
@@ -90,29 +104,42 @@ class CountedPartitions:
     Args:
         frame: of Spark's.
         work: picklable.
+        is_doom: see `partitions_of`.
     """
 
-    def __init__(self, frame: Any, work: Work) -> None:
+    def __init__(
+        self, frame: Any, work: Work, is_doom: Callable[[Any], bool] | None = None
+    ) -> None:
         # A JVM can mix up the properties of threads: the token shows a job of another one.
         self._token = secrets.token_hex(8)
         self._frame = frame
         self._context = frame.sparkSession.sparkContext
-        self._rdd = frame.mapInArrow(_as_function(_Task(work, self._token)), _REPORTS).rdd
+        self._alarm = None if is_doom is None else alarm_of(self._context, is_doom)
+        task = _Task(work, self._token, alarm=self._alarm)
+        self._rdd = frame.mapInArrow(_as_function(task), _REPORTS).rdd
         self.count: int = self._rdd.getNumPartitions()
 
     def run(self, order: Any) -> list[Any]:
-        """Run all tasks with an order. Return their reports, by partition."""
+        """Run all tasks with an order. See `Partitions`."""
         self.raise_if_stopped()  # a job that begins now ends only when Spark cancels it later
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
         try:
             with naming_interpreter(self._frame):
-                rows = self._rdd.collect()
+                rows = self._collected()
+        except DoomedError as doomed:
+            return doomed.reports
         finally:
             # Spark hands local properties on to later jobs of this thread, the query's own
             # included.
             context.setLocalProperty(_PROPERTY, None)
         return _complete(rows, self.count)
+
+    def _collected(self) -> list[Any]:
+        collect: Callable[[], list[Any]] = self._rdd.collect
+        if self._alarm is None:
+            return collect()
+        return run_until_doomed(self._context, self._alarm, self._token, collect)
 
     def raise_if_stopped(self) -> None:
         """Raise if the query or Spark was stopped. See `session.raise_if_stopped`."""
@@ -171,11 +198,13 @@ class _Task:
         work: the work.
         token: of the task's partitions; the order must have the same one.
         order: of the pass; None if it is in the job's property.
+        alarm: takes a report that dooms the pass; None if no report does.
     """
 
     work: Work
     token: str
     order: _Order | None = None
+    alarm: Alarm | None = None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -198,6 +227,8 @@ class _Task:
                 "has cut the frame otherwise since. It has written nothing"
             )
         report = self.work(order.order, number, batches)
+        if self.alarm is not None:
+            self.alarm.note(self.token, report)
         columns = {"partition": pa.array([number], pa.int32()), "report": [pickle.dumps(report)]}
         yield pa.RecordBatch.from_pydict(columns)
         forget_sparks_zips()

@@ -55,7 +55,7 @@ from txnproducer.spark.reports import (
     tell,
 )
 from txnproducer.spark.session import executors_of, stop_raiser, tells_of_stop
-from txnproducer.spark.tasks.participant import Part
+from txnproducer.spark.tasks.participant import Part, is_failed
 from txnproducer.spark.tasks.partition_transaction import BatchPlan
 from txnproducer.spark.tasks.prepared_part import PreparedOrder, PreparedTask
 
@@ -101,7 +101,7 @@ class PreparedBatches(PartitionBatches):
             settings.on_replay_mismatch,
             self._on_event,
         )
-        partitions = partitions_of(frame, task, settings.writers)
+        partitions = partitions_of(frame, task, settings.writers, is_failed)
         batch = LedgerBatch(batch_id, query_id, max(1, partitions.count))
         if not partitions.count:
             # A frame that is empty by its plan runs no task, but the batch must be recorded.
@@ -211,23 +211,24 @@ class _BatchRuns:
     def _write(self, order: PreparedOrder) -> list[Part]:
         """Have the tasks write, and return their parts, by partition, if all can be decided."""
         parts: list[Part] = self._partitions.run(order)
+        failed = [part for part in parts if is_failed(part)]
+        if any(part.is_lost for part in failed):
+            self._refuse_late(parts)  # a time-out has other ways out than a lost task
+        refuse_failed(self._batch, failed)
         ours = _by_slot(order, parts)
-        if any(part.is_lost for part in ours.values()):
-            self._refuse_late(ours)  # a time-out has other ways out than a lost task
-        refuse_failed(self._batch, list(ours.values()))
         self._tell("batch_before_commit", ours)
         self._partitions.raise_if_stopped()  # Spark reports a stop only to a thread that waits
-        self._refuse_late(ours)
+        self._refuse_late(list(ours.values()))
         return parts
 
-    def _refuse_late(self, parts: Mapping[int, Part]) -> None:
+    def _refuse_late(self, parts: list[Part]) -> None:
         seconds = time.monotonic() - self._leased_s
         timeout_s = self._timeout_ms / 1000
         if timeout_s - seconds >= max(LEAST_LEFT_S, _LEAST_SHARE * timeout_s):
             return
         raise BatchTimedOutError(
             f"batch {self._batch.batch_id} was aborted, and nothing of it is visible: its parts "
-            f"were open for {seconds:.1f} s{slowest(list(parts.values()))}, and "
+            f"were open for {seconds:.1f} s{slowest(parts)}, and "
             f"transactionTimeout={self._timeout_ms} (ms) leaves too little time to end them "
             'safely. With atomicity="prepared" the first part is open from the first task on to '
             "the last one. Ways out: a larger transactionTimeout (up to the broker's "

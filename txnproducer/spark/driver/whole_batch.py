@@ -37,7 +37,7 @@ from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import placed
 from txnproducer.spark.rows.schema import written_columns
 from txnproducer.spark.session import executors_of, stop_raiser
-from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask
+from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask, is_failed
 from txnproducer.spark.tasks.task_rows import TaskRows
 
 _Written: TypeAlias = tuple[list[Part], LedgerEntry | None]
@@ -102,7 +102,7 @@ class WholeBatches:
         task = ParticipantTask(settings, reader, cut.places, batch_id, self._on_event)
         # Before the transaction begins: counting runs the frame's shuffles, and its time-out would
         # run.
-        partitions = partitions_of(cut.frame, task, cut.count)
+        partitions = partitions_of(cut.frame, task, cut.count, is_failed)
         batch = LedgerBatch(batch_id, query_id, partitions.count, run_id)
 
         def read() -> list[Content]:

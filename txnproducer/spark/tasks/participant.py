@@ -78,6 +78,11 @@ class Part:
     lease: TransactionLease | None = None
 
 
+def is_failed(report: object) -> bool:
+    """Return whether a task's report is that of a part which could not be written."""
+    return isinstance(report, Part) and bool(report.failure)
+
+
 @dataclass(frozen=True)
 class ParticipantOrder:
     """The driver's order to the tasks of an attempt at the batch.
