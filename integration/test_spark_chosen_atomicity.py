@@ -60,11 +60,11 @@ def test_a_short_time_gives_a_new_sink_id_partition(spark, kafka, topic, sink):
     wait_for(kafka, topic, expected(120))
 
 
-def test_a_ledger_in_a_topic_gives_a_new_sink_id_partition(spark, kafka, topic, sink):
+def test_a_ledger_in_a_topic_goes_with_the_choice(spark, kafka, topic, sink):
     for number in range(2):
         one = sink(ledger="topic")
         one.write(keyed(spark, 60, first=60 * number), number)
-    assert one.status().atomicity == "partition"
+    assert one.status().atomicity == "prepared"
     wait_for(kafka, topic, expected(120))
 
 

@@ -104,17 +104,14 @@ def test_a_new_sink_id_gets_prepared_parts_and_the_log_says_so_once(cluster, cap
     assert line.endswith("it is 'prepared', since the sink id is new")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"options": {"transactionTimeout": "39999"}}, "time-out is 39999 ms"),
-        ({"ledger": "topic"}, "do not go with ledger='topic' yet"),
-    ],
-)
-def test_a_new_sink_id_that_cannot_have_them_gets_partition(cluster, caplog, arguments, reason):
+def test_a_new_sink_id_with_a_short_time_gets_partition(cluster, caplog):
     with caplog.at_level(logging.INFO, "txnproducer.spark.sink"):
-        assert write(sink_of(**arguments)) == "partition"
-    assert reason in caplog.text
+        assert write(sink_of(options={"transactionTimeout": "39999"})) == "partition"
+    assert "time-out is 39999 ms" in caplog.text
+
+
+def test_a_new_sink_id_with_a_ledger_in_a_topic_gets_them_as_well(cluster):
+    assert write(sink_of(ledger="topic")) == "prepared"
 
 
 def test_a_short_time_of_the_broker_counts_as_one_that_is_given(cluster):
@@ -192,7 +189,6 @@ def test_one_that_goes_on_is_not_asked_about_what_excludes_a_new_one(cluster):
         ("batch", {"topic": None, "ledger_topic": "t"}, r"topic is needed"),
         ("batch", {"on_replay_mismatch": "warn"}, r'on_replay_mismatch="warn" goes'),
         ("partition", {"on_replay_mismatch": "warn"}, r'on_replay_mismatch="warn" goes'),
-        ("prepared", {"ledger": "topic"}, r"ledger='topic' does not go"),
         ("prepared", {"options": {"transactionTimeout": "39999"}}, r"transactionTimeout=39999"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
 from txnproducer.spark.ledger import decisions
-from txnproducer.spark.ledger.decisions import Decision, parse_decision, pieces_of
+from txnproducer.spark.ledger.decisions import Decision, parse_decision, parse_one, pieces_of
 from txnproducer.spark.ledger.entries import (
     MOST_METADATA_BYTES,
     LedgerBatch,
@@ -40,6 +40,17 @@ def test_the_text_stays_as_it_is_since_it_outlives_the_program():
             '\\"parts\\":[[0,1000,3],[1,1001,0]]}"}',
         )
     ]
+
+
+def test_in_a_topic_it_is_one_text():
+    stored = SMALL.as_one()
+    text = '{"v":1,"batch":[4,"query",2],"v2":true,"parts":[[0,1000,3],[1,1001,0]]}'
+    assert stored == OffsetAndMetadata(7, text)
+    for decision in (SMALL, LARGE):
+        assert parse_one("the topic", decision.as_one()) == decision
+    for text in ("", "{}", '{"v":1,"batch":7,"v2":true,"parts":[]}'):
+        with pytest.raises(LedgerError, match="the topic does not hold a decision"):
+            parse_one("the topic", OffsetAndMetadata(7, text))
 
 
 @pytest.mark.parametrize("decision", [SMALL, LARGE])

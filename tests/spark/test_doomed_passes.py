@@ -120,8 +120,12 @@ def test_a_job_without_such_a_report_goes_on_to_its_end(spark, alarm):
 
 def test_a_pass_does_not_hear_of_the_one_before(spark, alarm):
     in_a_task(alarm, "ours", -1)
-    assert run_until_doomed(spark, alarm, "ours", lambda: ["row"]) == ["row"]
-    assert spark.cancelled == []
+
+    def job():
+        assert not spark.is_cancelled.wait(0.2)
+        return ["row"]
+
+    assert run_until_doomed(spark, alarm, "ours", job) == ["row"]
 
 
 @pytest.mark.parametrize("is_doomed", [True, False])

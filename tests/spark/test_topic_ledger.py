@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from txnproducer.records import OffsetAndMetadata
+from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver import runs
+from txnproducer.spark.driver.part_ids import PartIds
+from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.ledger import first_look, topic_ledger
+from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
 from txnproducer.spark.ledger.move import mark_of, topic_of
@@ -188,6 +192,78 @@ def test_a_sink_in_offsets_is_refused_if_its_topic_is_there(monkeypatch):
         check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
 
 
+# --- decisions about prepared parts --------------------------------------------------------------
+
+PREPARED = PlanEntry(4, "q", 2, is_prepared=True)
+DECISION = Decision(
+    5, LedgerBatch(8, "q", 2), True, {0: ProducerIdAndEpoch(7, 1), 1: ProducerIdAndEpoch(8, 2)}
+)
+
+
+def put_decision(cluster, decision):
+    for piece, stored in enumerate(decision.stored()):
+        cluster.groups[f"__txn.sink.plan.{piece}"] = stored
+
+
+def test_a_decision_is_one_record_and_a_prepared_plan_is_read_back(cluster, ledger):
+    large = replace(
+        DECISION, parts={n: ProducerIdAndEpoch((1 << 62) + n, 32_000) for n in range(1000)}
+    )
+    ledger.write_plan(cluster, PREPARED)
+    ledger.write_decision(cluster, large)
+    assert set(cluster.topic) == {"plan", "decision"}
+    assert (ledger.read()[0], ledger.read_decision()) == (PREPARED, large)
+
+
+def test_until_the_ledger_has_moved_the_higher_of_two_decisions_counts(cluster, ledger):
+    assert ledger.read_decision() is None
+    put_decision(cluster, DECISION)
+    assert ledger.read_decision() == DECISION
+    for number, counts in ((4, DECISION), (6, replace(DECISION, number=6))):
+        ledger.write_decision(cluster, replace(DECISION, number=number))
+        assert ledger.read_decision() == counts
+
+
+def test_a_prepared_ledger_moves_when_its_decided_parts_are_ended(
+    cluster, ledger, start, monkeypatch
+):
+    old, new = replace(OLD, decision=4), replace(NEW, decision=5)
+    ended: list[int] = []
+
+    def end(ids, leases, settings, *, is_commit):
+        assert is_commit
+        assert topic_of(cluster.groups["__txn.sink.p1"]) is None, "it moved before its end"
+        cluster.step()
+        assert {slot: lease.producer for slot, lease in leases.items()} == {1: DECISION.parts[1]}
+        put(cluster, p1=new)
+        ended.append(1)
+        return {}
+
+    monkeypatch.setattr(PartIds, "take", lambda ids, slots, settings: cluster.step())
+    monkeypatch.setattr(PartIds, "end", end)
+    monkeypatch.setattr(
+        PreparedRuns, "_planning", lambda runs, settings: runs._holding("plan", settings)
+    )
+    for step in itertools.count(1):
+        cluster.topic, cluster.groups = {}, {}
+        ended.clear()
+        put(cluster, plan=PREPARED, p0=new, p1=old)
+        put_decision(cluster, DECISION)
+        is_killed = False
+        try:
+            _, found = start(LedgerBatch(8, "q", 3), step, PreparedRuns)
+        except Killed:
+            is_killed = True
+            _, found = start(LedgerBatch(8, "q", 3), kind=PreparedRuns)
+        # Whole, by two parts: the batch needs its frame no more, in however many partitions.
+        assert found == {0: new, 1: new}
+        assert ended == [1]
+        assert not ledger.is_moving
+        if not is_killed:
+            break
+    assert step > 20
+
+
 # --- a start that ends at any step ---------------------------------------------------------------
 
 
@@ -213,10 +289,10 @@ def start(cluster, ledger, monkeypatch):
     # A test of the steps: the fake is a producer as well.
     monkeypatch.setattr(topic_ledger, "TransactionalProducer", FakeCluster)
 
-    def begin(batch, last_step=None):
+    def begin(batch, last_step=None, kind=Runs):
         cluster.steps, cluster.last_step = 0, last_step
         try:
-            return Runs(ledger, LedgerRules()).enter(batch, {})
+            return kind(ledger, LedgerRules()).enter(batch, {})
         finally:
             cluster.last_step = None
 

@@ -301,10 +301,6 @@ def _check_atomicity(atomicity: str, values: Mapping[str, Any]) -> str:
     is_prepared, on_mismatch = atomicity == "prepared", values["on_replay_mismatch"]
     if atomicity == "batch":
         check_batch_atomicity(values["topic"], values["writers"])
-    if is_prepared and values["ledger"] != OFFSETS:
-        raise InvalidConfigurationError(
-            f'ledger={values["ledger"]!r} does not go with atomicity="prepared" yet: leave it out'
-        )
     if on_mismatch == "warn" and not is_prepared:
         raise InvalidConfigurationError(
             'on_replay_mismatch="warn" goes with atomicity="prepared" alone: use "stop" or "keep"'

@@ -61,8 +61,8 @@ class ExactlyOnceKafkaSink:
 
     Without an atomicity the first batch chooses it: a sink id that was used goes on with the one
     that its ledger shows, and a new one gets "prepared". It gets "partition" if
-    `spark.speculation` is on, if the transaction time-out is below 40 s, with `ledger="topic"`,
-    and with `partition_writer`. The log says which one it is and why.
+    `spark.speculation` is on, if the transaction time-out is below 40 s, and with
+    `partition_writer`. The log says which one it is and why.
 
     Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`). If
     both are given, they have to be equal.
@@ -164,7 +164,7 @@ class ExactlyOnceKafkaSink:
 
     def _choice(self, *, is_speculating: bool) -> Choice:
         return atomicities.of_ledger(self._ledger) or atomicities.for_new_id(
-            self._settings, self._cluster.timeout_ms(), is_speculating=is_speculating
+            self._cluster.timeout_ms(), is_speculating=is_speculating
         )
 
     # --- writing --------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.driver.checks import LEAST_TIMEOUT_MS, check_speculation, check_timeout
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger.one_atomicity import atomicities_of, check_one_atomicity
-from txnproducer.spark.ledger.places import OFFSETS
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
 
@@ -54,11 +53,10 @@ def of_ledger(ledger: Ledger) -> Choice | None:
     return None
 
 
-def for_new_id(settings: SinkSettings, timeout_ms: int, *, is_speculating: bool) -> Choice:
+def for_new_id(timeout_ms: int, *, is_speculating: bool) -> Choice:
     """Return the atomicity of a new sink id.
 
     Args:
-        settings: of the sink.
         timeout_ms: the transaction time-out.
         is_speculating: whether Spark runs second attempts of slow tasks beside the first.
     """
@@ -70,8 +68,6 @@ def for_new_id(settings: SinkSettings, timeout_ms: int, *, is_speculating: bool)
             f"the transaction time-out is {timeout_ms} ms, and prepared parts need "
             f"{LEAST_TIMEOUT_MS}",
         )
-    if settings.ledger != OFFSETS:
-        return Choice("partition", f"prepared parts do not go with ledger={settings.ledger!r} yet")
     return Choice("prepared", "the sink id is new")
 
 

@@ -183,7 +183,10 @@ class PreparedRuns(Runs):
         self._roll_forward(settings)
 
     def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
-        self.ids.take(partitions, settings)
+        wanted = list(partitions)
+        if self._ledger.is_moving:
+            super()._fence(wanted, settings)  # moves the entries; what was decided is ended
+        self.ids.take(wanted, settings)
 
     @contextmanager
     def _planning(self, settings: Mapping[str, str]) -> Iterator[TransactionalProducer]:

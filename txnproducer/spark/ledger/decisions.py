@@ -4,13 +4,13 @@ Why it exists: with atomicity "prepared" each part is a transaction that its tas
 decision is one record that names all of them. When it is committed, the batch is: whoever finds it
 ends the parts that are still open, by their leases, without the frame.
 
-Owns: the record, its text, its cut into offsets. Must not know: where offsets are stored, how
-parts are ended.
+Owns: the record, its text, its cut into offsets. Must not know: where offsets and records are
+stored, how parts are ended.
 
 The record is the decision's number, its batch and, for each part, slot, producer id and epoch, as
 compact JSON. An offset's metadata holds 4,096 bytes, so the text is cut into pieces, one for each
 of as many groups. Each piece has the count of pieces and the digest of the whole text, and the
-record counts only if all of them are there and agree.
+record counts only if all of them are there and agree. In a topic it is one record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import xxhash
 
@@ -72,12 +72,8 @@ class Decision:
         Raises:
             LedgerError: the query id is too long.
         """
-        parts = [
-            [slot, one.producer_id, one.producer_epoch] for slot, one in sorted(self.parts.items())
-        ]
-        batch = [self.batch.batch_id, self.batch.query_id, self.batch.writers]
         # ASCII, so that characters are bytes.
-        text = _compact({"batch": batch, "v2": self.is_transaction_v2, "parts": parts})
+        text = _compact(self._fields())
         pieces = [text[at : at + _MOST_OF_TEXT] for at in range(0, len(text), _MOST_OF_TEXT)]
         head = {"v": FORMAT, "of": len(pieces), "digest": _digest(text)}
         texts = [_compact({**head, "text": piece}) for piece in pieces]
@@ -86,6 +82,17 @@ class Decision:
                 f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes"
             )
         return [OffsetAndMetadata(self.number, one) for one in texts]
+
+    def as_one(self) -> OffsetAndMetadata:
+        """Return the number and the text that store this in one record."""
+        return OffsetAndMetadata(self.number, _compact({"v": FORMAT, **self._fields()}))
+
+    def _fields(self) -> dict[str, object]:
+        parts = [
+            [slot, one.producer_id, one.producer_epoch] for slot, one in sorted(self.parts.items())
+        ]
+        batch = [self.batch.batch_id, self.batch.query_id, self.batch.writers]
+        return {"batch": batch, "v2": self.is_transaction_v2, "parts": parts}
 
 
 def pieces_of(group: str, first: OffsetAndMetadata) -> int:
@@ -118,9 +125,32 @@ def parse_decision(group: str, stored: Sequence[OffsetAndMetadata]) -> Decision 
     if len(found) != total or _digest(text) != digest:
         return None
     # Only now: a text with the right digest is one that `stored` has made.
-    fields = json.loads(text)
-    parts = {slot: ProducerIdAndEpoch(number, epoch) for slot, number, epoch in fields["parts"]}
-    return Decision(stored[0].offset, LedgerBatch(*fields["batch"]), fields["v2"], parts)
+    return _decision(stored[0].offset, json.loads(text))
+
+
+def parse_one(place: str, stored: OffsetAndMetadata) -> Decision:
+    """Read a decision that is one record.
+
+    Args:
+        place: of the record, for errors.
+        stored: its number and text, of a format that is known.
+
+    Raises:
+        LedgerError: it holds something else.
+    """
+    try:
+        return _decision(stored.offset, json.loads(stored.metadata))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(
+            f"{place} does not hold a decision: its text is {stored.metadata!r}"
+        ) from error
+
+
+def _decision(number: int, fields: Mapping[str, Any]) -> Decision:
+    parts = {
+        slot: ProducerIdAndEpoch(producer, epoch) for slot, producer, epoch in fields["parts"]
+    }
+    return Decision(number, LedgerBatch(*fields["batch"]), bool(fields["v2"]), parts)
 
 
 def _piece(group: str, stored: OffsetAndMetadata) -> tuple[int, str, str]:

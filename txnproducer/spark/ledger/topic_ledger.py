@@ -6,9 +6,9 @@ and monitoring takes a ledger's groups for consumers that lag.
 Owns: keys and values of the records, a durable format, and the move from offsets to the topic.
 Must not know: what an entry means, how a topic is read (`topic_log.py`).
 
-A record's key is the end of the transactional id (`plan`, `batch`, `p0`), or `run:` and the name
-of a run. Its value is the entry's own JSON, with its number. It is written in the transaction of
-the rows, as an offset is.
+A record's key is the end of the transactional id (`plan`, `batch`, `p0`), `decision`, or `run:`
+and the name of a run. Its value is the entry's own JSON, with its number. It is written in the
+transaction of the rows, as an offset is. A decision is one record, of whatever size.
 
 Rules:
 * Until the record `moved` is there, the groups are read as well, and the higher number counts. The
@@ -29,14 +29,17 @@ from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.decisions import Decision, parse_one
+from txnproducer.spark.ledger.entries import PREPARED_FORMAT, LedgerEntry
 from txnproducer.spark.ledger.move import mark_of, refuse_moved, topic_of
 from txnproducer.spark.ledger.store import TIMEOUT_S, Ledger, LedgerView, ask_kept
 from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored, TopicLog, log_of
 
 # Goes up with a change that an older version must not ignore: that version refuses the record.
 _FORMAT: Final = 1
+_FORMATS: Final = (_FORMAT, PREPARED_FORMAT)
 _MOVED: Final = "moved"
+_DECISION: Final = "decision"
 RUN_PREFIX: Final = "run:"
 
 
@@ -142,7 +145,7 @@ class TopicLedger(Ledger):
         try:
             fields = json.loads(one.value)
             number, version = fields.pop("number"), fields["v"]
-            if version == _FORMAT and isinstance(number, int):
+            if version in _FORMATS and isinstance(number, int):
                 return OffsetAndMetadata(number, json.dumps(fields, separators=(",", ":")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LedgerError(
@@ -152,8 +155,19 @@ class TopicLedger(Ledger):
             ) from error
         raise LedgerError(
             f"the topic {self.log} has an entry of format {version!r} for {key!r}; this version "
-            f"reads format {_FORMAT}: use the version that wrote it, or a newer one"
+            f"reads format {' and '.join(map(str, _FORMATS))}: use the version that wrote it, or "
+            "a newer one"
         )
+
+    def read_decision(self) -> Decision | None:
+        """See `Ledger`. Until the ledger has moved, the higher of two decisions counts."""
+        before = super().read_decision()
+        state = self._state([_DECISION], waits_for_undecided=True)
+        record = self._record(state.found.get(_DECISION), _DECISION)
+        if record is None:
+            return before
+        found = parse_one(f"the key {_DECISION!r} of the topic {self.log}", record)
+        return before if before is not None and before.number > found.number else found
 
     def _state(
         self,
@@ -197,6 +211,10 @@ class TopicLedger(Ledger):
     def own_claims(self) -> int:
         """See `Ledger`: while a transaction is leased, its holder writes no records itself."""
         return 1
+
+    def write_decision(self, producer: TransactionalProducer, decision: Decision) -> None:
+        """See `Ledger`. The decision is one record."""
+        self.write_record(producer, _DECISION, decision.as_one())
 
     def write_record(self, writer: RecordWriter, key: str, stored: OffsetAndMetadata) -> None:
         """Add a record to the writer's open transaction."""

@@ -7,7 +7,8 @@ Owns: the task's side of the protocol. Must not know: the decision, the driver, 
 
 Rules (beside those of `participant.py`, whose claim keeps every later attempt out):
 * The part's entry of the ledger goes into the part's own transaction, before the decision. It
-  alone shows later whether that transaction was committed, also when its id has moved on.
+  alone shows later whether that transaction was committed, also when its id has moved on. As a
+  record it is written beside the rows; an offset takes a producer that resumes the transaction.
 * The lease that the task gives back is for the end alone: nobody can write into the part any more.
 """
 
@@ -107,29 +108,39 @@ class _PreparedWriting(ParticipantWriting):
 
     def write(self, writer: TransactionParticipant) -> TransactionReceipt:
         """See `TaskSteps`."""
-        task, rows = self._task, self._rows
         receipt = super().write(writer)
-        # The driver chose the slot by the rows that it has read: they must be these.
-        self._slot.check(task.batch_id, rows.partition, rows.content, task.on_replay_mismatch)
-        with rows.timed("ledger"):
+        with self._rows.timed("ledger"):
             self._lease = self._prepare()
         return receipt
 
-    def _prepare(self) -> TransactionLease:
-        """Add the ledger's entry to the part, and return the lease to end it by."""
+    def _write_own(self, writer: TransactionParticipant) -> int:
+        task, rows = self._task, self._rows
+        # The driver chose the slot by the rows that it has read: they must be these.
+        self._slot.check(task.batch_id, rows.partition, rows.content, task.on_replay_mismatch)
+        if task.ledger.records_topic is None:
+            return 0
+        with rows.timed("ledger"):
+            task.ledger.write(writer, self._slot.number, self._entry())
+        return 1
+
+    def _entry(self) -> LedgerEntry:
         task, order = self._task, self._order
-        entry = LedgerEntry(
-            task.batch_id,
-            task.query_id,
-            order.writers,
-            *self._rows.content,
-            decision=order.decision,
+        content = self._rows.content
+        return LedgerEntry(
+            task.batch_id, task.query_id, order.writers, *content, decision=order.decision
         )
+
+    def _prepare(self) -> TransactionLease:
+        """Return the lease to end the part by, with the ledger's entry in the part."""
+        task = self._task
         # Without claims: the receipt shows that all is written, and there is nothing to adopt.
-        lease = replace(self._lease, claims=(), is_started=self._rows.count > 0)
+        lease = replace(self._lease, claims=())
+        if task.ledger.records_topic is not None:
+            return replace(lease, is_started=True)
+        lease = replace(lease, is_started=self._rows.count > 0)
         config = config_for(task.settings, lease.transactional_id)
         with closing(TransactionalProducer.resume_from_config(lease, config)) as producer:
-            task.ledger.write(producer, self._slot.number, entry)
+            task.ledger.write(producer, self._slot.number, self._entry())
             return producer.lease(claims=0)
 
     def _written(self, receipt: TransactionReceipt) -> Part:
