@@ -28,8 +28,8 @@ _ADMIN_S = 30.0
 _VALUE = "rpad(cast(id AS string), 100, 'x') AS value"
 
 
-def start_spark(folder: Path, jars: Sequence[Path]) -> Any:
-    """Start a session on two cores, quiet, with the connector where there is one."""
+def start_spark(folder: Path, jars: Sequence[Path], tasks: int = 2) -> Any:
+    """Start a session of some tasks at once, quiet, with the connector where there is one."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def start_spark(folder: Path, jars: Sequence[Path]) -> Any:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.jars": ",".join(map(str, jars)),
     }
-    builder = SparkSession.builder.master("local[2]").appName("txnproducer benchmarks")
+    builder = SparkSession.builder.master(f"local[{tasks}]").appName("txnproducer benchmarks")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

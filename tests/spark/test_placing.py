@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -91,14 +92,58 @@ class Frame:
         self.calls.append(("coalesce", count))
         return self
 
-    def repartition(self, count):
-        self.calls.append(("repartition", count))
+    def repartition(self, *given):
+        self.calls.append(("repartition", *given))
+        return self
+
+    def repartitionById(self, *given):  # noqa: N802 - Spark's name
+        self.calls.append(("repartitionById", *given))
         return self
 
 
-def test_rows_without_places_are_not_shuffled():
+@pytest.fixture
+def spark_of(monkeypatch):
+    """Return a function that sets how many tasks run at once, and a frame's partitions."""
+
+    def set_both(tasks_at_once, count):
+        monkeypatch.setattr(placing, "most_tasks_at_once", lambda frame: tasks_at_once)
+        found = None if count is None else (Frame("planned"), count)
+        monkeypatch.setattr(placing, "planned", lambda frame: found)
+        monkeypatch.setattr(placing, "_with_number", lambda frame, *given: frame)
+
+    return set_both
+
+
+@pytest.mark.parametrize(
+    ("tasks_at_once", "count"), [(3, 8), (8, None)], ids=["as many tasks", "not counted"]
+)
+def test_rows_without_places_stay_in_their_stage_if_no_more_tasks_could_run(
+    spark_of, tasks_at_once, count
+):
+    spark_of(tasks_at_once, count)
     cut = placed(Frame("value"), 3)
     assert (cut.frame.calls, cut.count, cut.places) == ([("coalesce", 3)], None, ())
+
+
+def test_a_frame_that_was_counted_is_not_planned_again(spark_of):
+    spark_of(8, 3)
+    cut = placed(Frame("value"), 3)
+    assert (cut.frame.columns, cut.frame.calls) == (("planned",), [])
+    assert (cut.count, cut.places) == (None, ())
+
+
+@pytest.mark.parametrize("tasks_at_once", [4, math.inf])
+def test_more_partitions_than_the_topic_has_are_sent_whole_where_more_tasks_run(
+    spark_of, monkeypatch, tasks_at_once
+):
+    spark_of(tasks_at_once, 4)
+    cut = placed(Frame("value"), 3)
+    assert (cut.frame.columns, cut.frame.calls) == (("planned",), [("repartitionById", 3, PLACE)])
+    assert (cut.count, cut.places) == (3, (0, 1, 2))
+    monkeypatch.setattr(placing, "_takes_ids", lambda frame: False)
+    cut = placed(Frame("value"), 3)
+    assert cut.frame.calls[1:] == [("repartition", 3, PLACE)]
+    assert (cut.count, cut.places) == (3, numbers_by_hash(3))
 
 
 def test_rows_that_cannot_be_counted_are_shuffled(monkeypatch):

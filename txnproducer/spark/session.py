@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -78,12 +79,28 @@ def query_of(df: Any) -> str:
 
 def speculates(df: Any) -> bool:
     """Return whether Spark runs second attempts of slow tasks beside the first."""
+    return _setting(df, "spark.speculation") == "true"
+
+
+def _setting(df: Any, name: str) -> str:
+    """Return a switch of Spark's in small letters; "false" if it is not set."""
     try:
-        value = df.sparkSession.conf.get("spark.speculation", "false")
-    except Exception:  # noqa: BLE001 - the setting is not visible everywhere
-        _LOG.debug("Spark does not tell spark.speculation", exc_info=True)
-        return False
-    return str(value).lower() == "true"
+        return str(df.sparkSession.conf.get(name, "false")).lower()
+    except Exception:  # noqa: BLE001 - settings are not visible everywhere
+        _LOG.debug("Spark does not tell %s", name, exc_info=True)
+        return "false"
+
+
+def most_tasks_at_once(df: Any) -> float:
+    """Return how many tasks Spark runs at once at most; infinity if executors come and go.
+
+    Args:
+        df: a frame, not Connect's.
+    """
+    if _setting(df, "spark.dynamicAllocation.enabled") == "true":
+        return math.inf
+    # The cores of all executors, or `spark.default.parallelism`.
+    return int(context_of(df).defaultParallelism)
 
 
 @contextlib.contextmanager

@@ -8,27 +8,35 @@ Rules:
 * A row with a key, or with a partition, has its place. Frames with one of these columns are
   shuffled: task i gets the rows of partition i. Rows of one key keep the order that they have in
   one partition of the frame; a shuffle promises no more.
-* Frames with neither column are not shuffled. Task i writes partition i, and there are at most as
-  many tasks as partitions. (Spark Connect cannot count tasks, so there these are shuffled too.)
+* Frames with neither column are not shuffled row by row. Task i writes partition i, and there are
+  at most as many tasks as partitions. (Spark Connect cannot count tasks, so there these are
+  shuffled too.)
+* Where such a frame has more partitions than the topic, and Spark runs more tasks at once, whole
+  partitions of the frame are sent to the task that writes them. That is a boundary of a stage: the
+  frame's own work is not done by the few tasks that write.
 * Spark before 4.1 shuffles only by a hash. So a row carries a number whose hash is its partition,
   and a task knows its own number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer._shell.columns.blocks import arrow_blocks
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.interpreters import carried
+from txnproducer.spark.rows.planned_frame import planned
 from txnproducer.spark.rows.spark_hash import numbers_by_hash
-from txnproducer.spark.session import is_connect
+from txnproducer.spark.session import is_connect, most_tasks_at_once
 
 PLACE: Final = "__txnproducer_place"
 _PLACING: Final = ("key", "partition")
+
+# Adds the column `PLACE` to a frame. It takes the place of each partition; none: its number.
+_AddPlaces: TypeAlias = Callable[[Any, tuple[int, ...]], Any]
 
 
 @dataclass(frozen=True)
@@ -56,31 +64,53 @@ def placed(frame: Any, partitions: int) -> Placed:
     # A row with a key or a partition has one place, and two tasks that write to one Kafka
     # partition would mix the order of a key.
     if set(_PLACING) & set(frame.columns):
-        return _shuffled(frame, partitions)
+        return _shuffled(
+            frame, partitions, lambda rows, at: _with_place(rows, PlaceFinder(partitions, at))
+        )
     if is_connect(frame):
         # Connect cannot count the partitions of a frame, and `coalesce` only says how many there
         # are at most. A shuffle gives exactly that number.
         return Placed(frame.repartition(partitions), partitions)
-    # No shuffle: rows without a key and a partition may go to any partition. But `coalesce` is no
-    # boundary of a stage, so the frame's last stage runs in as few tasks. With one partition, 8
-    # parts of 1 s each took 8.3 s, and 1.9 s with atomicity "partition".
-    return Placed(frame.coalesce(partitions), None)
+    # No shuffle: rows without a key and a partition may go to any partition.
+    found = planned(frame) if most_tasks_at_once(frame) > partitions else None
+    if found is None:
+        return Placed(frame.coalesce(partitions), None)
+    frame, count = found
+    if count <= partitions:
+        return Placed(frame, None)
+    # Not `coalesce`: it is no boundary of a stage, so the frame's last stage would run in as few
+    # tasks. With one partition, 8 parts of 1 s each took 8.3 s, and 1.9 s with atomicity
+    # "partition".
+    return _shuffled(frame, partitions, lambda rows, at: _with_number(rows, partitions, at))
 
 
-def _shuffled(frame: Any, partitions: int) -> Placed:
+def _shuffled(frame: Any, partitions: int, add_places: _AddPlaces) -> Placed:
     if _takes_ids(frame):
-        frame = _with_place(frame, PlaceFinder(partitions))
-        frame = frame.repartitionById(partitions, PLACE)
+        frame = add_places(frame, ()).repartitionById(partitions, PLACE)
         return Placed(frame, partitions, tuple(range(partitions)))
     # Not the numbers of the partitions: `repartition(8, p)` sent the rows of 0 to 7 to five tasks.
     places = numbers_by_hash(partitions)
-    frame = _with_place(frame, PlaceFinder(partitions, places))
-    return Placed(frame.repartition(partitions, PLACE), partitions, places)
+    frame = add_places(frame, places).repartition(partitions, PLACE)
+    return Placed(frame, partitions, places)
 
 
 def _takes_ids(frame: Any) -> bool:
     """Return whether Spark can shuffle rows by the number of a task, as it can since 4.1."""
     return hasattr(frame, "repartitionById")
+
+
+def _with_number(frame: Any, partitions: int, places: tuple[int, ...]) -> Any:
+    """Return a frame in which all rows of one of its partitions have the same `PLACE`.
+
+    If Spark computes a partition of the frame once more, for a lost shuffle file, one task alone
+    reads its rows. So rows of a frame that is not repeatable are neither lost nor doubled.
+    """
+    from pyspark.sql import functions
+
+    place = functions.spark_partition_id() % partitions
+    if places:
+        place = functions.array(*map(functions.lit, places))[place]
+    return frame.withColumn(PLACE, place)
 
 
 def _with_place(frame: Any, finder: PlaceFinder) -> Any:
