@@ -11,6 +11,8 @@ Rules:
   off leaves a part as it is: a part that may be decided is never aborted.
 * An identity is leased once. After the end of its transaction the coordinator gives the next one
   (v2), or the id is taken again (v1).
+* A claim is taken once. A part that was committed has had the claim's answer, so the next one is
+  known. If another process has asked meanwhile, the task is refused, and the batch runs again.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from txnproducer._core.transactions.claims import next_answer
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.errors import KafkaError
 from txnproducer.lease import TransactionLease
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, EndResult, TakenId
 from txnproducer.spark.ledger.producers import checked, config_for
 from txnproducer.spark.ledger.rights import taking
@@ -40,6 +44,8 @@ class PartIds:
         self._ledger = ledger
         self._client: CoordinatorClient | None = None
         self._taken: dict[int, TakenId] = {}
+        # To the next process that takes the claim of a slot.
+        self._answers: dict[int, ProducerIdAndEpoch] = {}
 
     def __reduce__(self) -> tuple[type[PartIds], tuple[Ledger]]:
         # A copy holds nothing: Spark Connect pickles the sink.
@@ -74,11 +80,19 @@ class PartIds:
         wanted = list(slots)
         # Taken out: whatever comes next, the same identity is not leased twice.
         taken = {slot: self._taken.pop(slot) for slot in wanted}
-        claims = {slot: (one.transactional_id, 0) for slot, one in taken.items()}
-        # The claim has an id of its own, and needs the right to Write on it.
-        with taking(self._ledger, f"{self._ledger.transactional_id(wanted[0])}.claim-0"):
-            answers = self._client_of(settings).take_claims(claims.values(), _TIMEOUT_MS)
-        return {slot: one.lease([answers[claims[slot]]]) for slot, one in taken.items()}
+        unknown = {
+            slot: (one.transactional_id, 0)
+            for slot, one in taken.items()
+            if slot not in self._answers
+        }
+        if unknown:
+            # The claim has an id of its own, and needs the right to Write on it.
+            name = f"{self._ledger.transactional_id(min(unknown))}.claim-0"
+            with taking(self._ledger, name):
+                found = self._client_of(settings).take_claims(unknown.values(), _TIMEOUT_MS)
+            self._answers |= {slot: found[claim] for slot, claim in unknown.items()}
+        # Taken out as well: whether a part gets its answer is known when it is committed.
+        return {slot: one.lease([self._answers.pop(slot)]) for slot, one in taken.items()}
 
     def end(
         self,
@@ -110,6 +124,8 @@ class PartIds:
         for slot, lease in leases.items():
             result = ends[lease.transactional_id]
             self._note(slot, lease, result)
+            if is_commit and result.error is None:
+                self._note_claim(slot, lease)
             if result.error is not None and sign_of_loss(result.error) is not None:
                 over[slot] = result.error
             elif result.error is not None:
@@ -125,8 +141,17 @@ class PartIds:
                 lease.transactional_id, result.next, lease.is_transaction_v2, lease.cluster_id
             )
 
+    def _note_claim(self, slot: int, lease: TransactionLease) -> None:
+        # A decision's lease, of an earlier driver, has no claim.
+        answer = next_answer(lease.claims[0]) if lease.claims else None
+        if answer is not None:  # none after the last epoch
+            self._answers[slot] = answer
+
     def forget(self, slots: Iterable[int] | None = None) -> None:
         """Hold ids no more, all by default. An open transaction under them stays open."""
+        if slots is None:
+            # Another driver may take the claims from here on.
+            self._answers.clear()
         for slot in list(self._taken if slots is None else slots):
             self._taken.pop(slot, None)
 

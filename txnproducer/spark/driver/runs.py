@@ -118,11 +118,13 @@ class Runs:
             SinkError: the ledger stops the batch.
             KafkaError: the cluster refused, or did not answer.
         """
+        # An entry of a partition that the last batch has not written may be taken over.
+        if self.goes_on(batch) and self._last and batch.writers <= self._last.writers:
+            return self._enter_next(batch), {}
         self._first_look.check_groups(batch.writers)
         # Tasks of a batch that failed may still run, and Spark does not say so.
         plan = self._plan if self._is_last_done() else None
-        # Before anything can fail: if this batch does not become whole, the next one begins a new
-        # run.
+        # Before anything can fail: after a batch that is not whole a new run begins.
         self._last, self._is_last_reported = batch, False
         if plan is None or plan.query_id != batch.query_id:
             plan = self._begin_run(batch, settings)
@@ -131,9 +133,9 @@ class Runs:
             plan = self._plan_again(replace(plan, most_writers=most), settings)
             # The new ids are free, but the right to use them is checked here, and not in a task.
             self._fence(range(self._most_writers(), most), settings)
-        # All ids are taken: no task of another run can change an entry after this look.
+        # All ids are taken: no task of another run can change an entry after this look. Another
+        # driver may have begun a run, and fenced these ids, before it.
         view = self._first_look.view(range(plan.most_writers))
-        # Another driver may have begun a run, and fenced these ids, before this look.
         check_run(view.plan, plan.run, plan.query_id)
         # Kept only after the check: a plan that failed must not let the next batch go on in its
         # run.
@@ -141,11 +143,26 @@ class Runs:
         self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
         return plan.run, self._check(batch, entries)
 
-    def goes_on(self, batch: LedgerBatch) -> bool:
-        """Return whether a batch needs no look at the ledger, if the id of partition 0 is held.
+    def _enter_next(self, batch: LedgerBatch) -> int:
+        """Begin a batch that goes on, with a look at the plan alone. See `goes_on`.
 
-        Whoever writes with this sink id begins a run, and so fences all ids. A commit under an id
-        that is held since the last batch says so. Until then the ledger is as that batch left it.
+        Raises:
+            StaleRunError: another driver has begun a run.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        run = self.go_on(batch)
+        # Waits for a plan that is undecided: it may be another driver's.
+        check_run(self._first_look.view().plan, run, batch.query_id)
+        # The last batch has written over what was taken over.
+        self.taken_over = {}
+        return run
+
+    def goes_on(self, batch: LedgerBatch) -> bool:
+        """Return whether a batch needs no look at the entries, if nobody has begun a run since.
+
+        Whoever writes with this sink id begins a run, and so fences all ids. The plan says so, and
+        a commit under an id that is held since the last batch. Until then the ledger is as that
+        batch left it.
         """
         plan, last = self._plan, self._last
         if plan is None or last is None or not self._is_last_reported or self._is_plan_old():
@@ -321,11 +338,9 @@ class Runs:
         found, _ = self._ledger.read(waits_for_undecided=False)
         if found is None or found.query_id != query_id:
             return 0
-        # A refresh of a driver without a batch begins no run; it keeps alive what it finds.
-        plan = self._plan or found
+        plan = self._plan or found  # a driver without a batch begins no run
         check_run(found, plan.run, plan.query_id)
-        # The plan first: it shows whether another driver writes, before one of its tasks is
-        # fenced.
+        # The plan first: it shows another driver before one of its tasks is fenced.
         self._plan_again(plan, settings)
         # Only to find the slots with an entry: each is read again when its id is taken.
         _, entries = self._ledger.read(range(plan.most_writers), waits_for_undecided=False)
@@ -337,8 +352,7 @@ class Runs:
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
         with self._holding(self._ledger.transactional_id(slot), settings) as producer:
             present, entries = self._ledger.read([slot])
-            # After the id is taken: another driver's run may have begun since the plan was
-            # committed.
+            # After the id is taken: another driver's run may have begun meanwhile.
             check_run(present, plan.run, plan.query_id)
             if slot in entries:
                 with producer.transaction():
