@@ -302,9 +302,7 @@ def test_a_partition_that_the_topic_has_not_is_refused_at_once(
     writer = make_sink()
     write(writer, PARTITIONS - 1, 0)
     # Without the check the producer waits for the partition in each attempt (max.block.ms).
-    with pytest.raises(
-        Exception, match=rf"SchemaError.* partition {PARTITIONS} .*0 to {PARTITIONS - 1}"
-    ):
+    with pytest.raises(Exception, match=rf" partition {PARTITIONS} .*0 to {PARTITIONS - 1}"):
         write(writer, PARTITIONS, 1)
     assert seen(kafka, topic) == expected(1)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

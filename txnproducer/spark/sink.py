@@ -33,6 +33,7 @@ from txnproducer.spark.ledger.store import close_connections
 from txnproducer.spark.options import ARGUMENTS, read_settings
 from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
 from txnproducer.spark.rows.schema import check_schema
+from txnproducer.spark.spark_metrics import SinkGauges
 from txnproducer.spark.status import SinkStatus, read_status
 
 _LOG = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ class ExactlyOnceKafkaSink:
         self._ledger = settings.sink_ledger
         self._on_event = on_event
         self._asks_speculation = True
+        self._gauges = SinkGauges(settings.sink_id)
         # Of the other two the first look checks the rights on groups, as it knows how many there
         # are. Without an atomicity the ledger is looked at before.
         checks_groups = settings.atomicity in (None, "batch")
@@ -272,6 +274,8 @@ class ExactlyOnceKafkaSink:
         """Close the connections that are kept between batches, and the producer."""
         if self._batches is not None:
             self._batches.close()
+        if self.last_report is not None:
+            self._gauges.tell(self.totals, self.last_report.timeout_share, is_last=True)
         # Those of the whole process: another sink in it opens one with its next question.
         close_connections()
 
@@ -330,6 +334,7 @@ class ExactlyOnceKafkaSink:
         self.totals = self.totals.plus(report)
         # The log before the hook, which may raise, or in a test of crashes end this process.
         report.tell(self._settings.sink_id, self._cluster.timeout_ms())
+        self._gauges.tell(self.totals, report.timeout_share)
         if self._on_event is not None:
             self._on_event("batch_done", {"batch_id": report.batch_id, "report": replace(report)})
         return report

@@ -39,6 +39,7 @@ from txnproducer.spark.driver.doomed_passes import (
     alarm_of,
     run_until_doomed,
 )
+from txnproducer.spark.driver.task_errors import naming_task_error
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.interpreters import carried, naming_interpreter
 from txnproducer.spark.session import is_connect, raise_if_stopped
@@ -87,7 +88,7 @@ def partitions_of(
     """
     if not is_connect(frame):
         # Counting runs the shuffles, and functions before one may need the package (`placing`).
-        with naming_interpreter(frame):
+        with naming_task_error(), naming_interpreter(frame):
             return CountedPartitions(frame, work, is_doom)
     if count is None:
         raise InvalidConfigurationError(
@@ -125,7 +126,7 @@ class CountedPartitions:
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
         try:
-            with naming_interpreter(self._frame):
+            with naming_task_error(), naming_interpreter(self._frame):
                 rows = self._collected()
         except DoomedError as doomed:
             return doomed.reports
@@ -165,7 +166,7 @@ class FixedPartitions:
         # Connect has no local properties, so the order goes in the closure, and no token is
         # needed.
         task = _Task(self._work, "", _Order("", self.count, order))
-        with naming_interpreter(self._frame):
+        with naming_task_error(), naming_interpreter(self._frame):
             rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
         if not rows:  # a task always reports, so there was none
             return [self._work(order, number, ()) for number in range(self.count)]
