@@ -128,6 +128,34 @@ def test_a_sink_with_a_topic_is_refused_without_it(spark, sink):
             sink(**arguments).write(keyed(spark, 10, first=10), 2)
 
 
+def test_a_topic_of_another_program_with_the_ledgers_name_stops_no_sink(spark, kafka, topic, sink):
+    kafka.create_topic(f"sink-{topic}.ledger", config={"cleanup.policy": "compact"})
+    one = sink(ledger="offsets")
+    one.write(keyed(spark, 10), 1)
+    with TransactionalProducer(kafka.bootstrap_servers) as theirs:
+        theirs.send(f"sink-{topic}.ledger", b"42.00", b"account 7", partition=0)
+        theirs.flush()
+    sink(ledger="offsets").write(keyed(spark, 10, first=10), 2)
+    wait_for(kafka, topic, expected(20))
+
+
+def test_the_status_before_the_first_batch_is_that_there_is_no_ledger(spark, sink):
+    status = sink().status()
+    assert (status.atomicity, status.query_id, status.partitions, status.batch) == (
+        None,
+        None,
+        {},
+        None,
+    )
+
+
+def test_the_status_before_the_move_is_that_of_the_offsets(spark, sink):
+    sink(ledger="offsets").write(keyed(spark, 10), 1)
+    status = sink().status()
+    assert (status.atomicity, status.query_id, status.run) == ("partition", "query", 1)
+    assert sum(entry.rows for entry in status.partitions.values()) == 10
+
+
 def test_a_sink_is_refused_if_its_mark_names_another_topic(spark, topic, sink):
     sink(ledger=f"topic:{topic}-books").write(keyed(spark, 10), 1)
     for place in ("topic", "offsets"):

@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from txnproducer.admin import LogBatch, LogRecord
+from txnproducer.errors import TopicAuthorizationError
 from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver import runs
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.ledger import first_look, topic_ledger
+from txnproducer.spark.ledger import first_look, ledger_topic, topic_ledger
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
@@ -186,10 +188,40 @@ def test_a_record_of_a_newer_format_is_refused(cluster, ledger):
         ledger.read_whole()
 
 
-def test_a_sink_in_offsets_is_refused_if_its_topic_is_there(monkeypatch):
-    monkeypatch.setattr("txnproducer.spark.ledger.ledger_topic.partition_count", lambda *_: 1)
+ENTRY = b'{"number":1,"v":1}'
+LEDGERS = [(key, ENTRY) for key in (b"plan", b"plan.0", b"batch", b"p12", b"moved", b"run:x")]
+OTHERS = [(None, ENTRY), (b"page", ENTRY), (b"p1", b"x"), (b"p1", b"[1]"), (b"p1", b'{"v":1}')]
+
+
+@pytest.fixture
+def there(monkeypatch):
+    """Return a function that puts a topic of the ledger's name there, with its first record."""
+
+    def put_there(*first):
+        def read_log(servers, topic, offset, take, **_):
+            for record in first:
+                if isinstance(record, Exception):
+                    raise record
+                take(LogBatch(offset + 1, 1, False, None, (LogRecord(offset, 0, *record),)))
+            return offset
+
+        monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: 1)
+        monkeypatch.setattr(ledger_topic, "read_log", read_log)
+
+    return put_there
+
+
+@pytest.mark.parametrize("first", [*LEDGERS, (b"p3", None), TopicAuthorizationError("no Read")])
+def test_a_sink_in_offsets_is_refused_if_its_topic_is_there(there, first):
+    there(first)
     with pytest.raises(LedgerError, match='ledger="topic", for good'):
         check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
+
+
+@pytest.mark.parametrize("records", [[], *([other, LEDGERS[0]] for other in OTHERS)])
+def test_a_topic_of_that_name_that_is_no_ledger_stops_no_sink(there, records):
+    there(*records)
+    check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
 
 
 # --- decisions about prepared parts --------------------------------------------------------------

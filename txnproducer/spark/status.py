@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from txnproducer.admin import describe_transactions
+from txnproducer.admin import describe_transactions, partition_count
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.one_atomicity import atomicities_of
 from txnproducer.spark.ledger.store import Ledger, LedgerView
@@ -79,6 +79,7 @@ def read_status(ledger: Ledger) -> SinkStatus:
         LedgerError: a group of the ledger's holds something else.
         KafkaError: the cluster refused.
     """
+    ledger = _present(ledger)
     # Not waited for: a look must not take as long as a batch that is being written.
     plan, entries = ledger.read(ledger.known_partitions(), waits_for_undecided=False)
     whole = ledger.read_whole(waits_for_undecided=False)
@@ -99,6 +100,15 @@ def read_status(ledger: Ledger) -> SinkStatus:
         {partition: by_id[ledger.transactional_id(partition)] for partition in sorted(entries)},
         by_id.get(ledger.whole_id),
     )
+
+
+def _present(ledger: Ledger) -> Ledger:
+    """Return the ledger that can be read: before the topic of one is made, that in offsets."""
+    topic = ledger.records_topic
+    servers, security = ledger.bootstrap_servers, ledger.security
+    if topic is None or partition_count(servers, topic, **security) is not None:
+        return ledger
+    return Ledger(servers, ledger.sink_id, ledger.topic, security)
 
 
 def _open_transactions(ledger: Ledger, names: Mapping[str, LedgerEntry]) -> dict[str, bool]:

@@ -5,7 +5,9 @@ Owns: the topic's settings, the checks, their texts. Must not know: the entries.
 Rules:
 * A topic of one partition that is compacted and nothing else. Any other policy would delete
   entries by age or size, and the sink would write committed batches once more.
-* A sink that keeps its ledger in offsets is refused if a topic of its ledger is there.
+* A sink that keeps its ledger in offsets is refused if a topic of its ledger is there. A topic of
+  that name may be another program's: it is a ledger if its first record is an entry. Without the
+  right to look it counts as one.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from txnproducer.admin import create_topic, partition_count, topic_settings
+from txnproducer.admin import LogBatch, create_topic, partition_count, read_log, topic_settings
 from txnproducer.errors import AuthorizationError, TopicExistsError
 from txnproducer.spark.errors import LedgerError, MissingRightError
 from txnproducer.spark.ledger.move import default_topic, moved
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.ledger.topic_ledger import TopicLedger
+from txnproducer.spark.ledger.topic_ledger import TopicLedger, is_record_of_ledger
 
 _LOG = logging.getLogger(__name__)
 SETTINGS: Final = {
@@ -43,7 +45,8 @@ def check_ledger_topic(ledger: Ledger) -> None:
     """
     count = partition_count(ledger.bootstrap_servers, _topic_of(ledger), **ledger.security)
     if not isinstance(ledger, TopicLedger):
-        if count is not None:
+        # With any settings: the ledger's own may have been changed.
+        if count is not None and _holds_entries(ledger, default_topic(ledger.sink_id)):
             raise moved(ledger.sink_id, default_topic(ledger.sink_id))
         return
     if count is None:
@@ -66,6 +69,27 @@ _WAYS_OUT: Final = (
 
 def _topic_of(ledger: Ledger) -> str:
     return ledger.log if isinstance(ledger, TopicLedger) else default_topic(ledger.sink_id)
+
+
+class _FoundError(Exception):
+    """Ends the reading of a topic that may be long. It has the first record as its argument."""
+
+
+def _holds_entries(ledger: Ledger, topic: str) -> bool:
+    """Return whether a topic is a ledger, as far as it may be looked at."""
+
+    def stop_at_record(batch: LogBatch) -> None:
+        if batch.records:
+            raise _FoundError(batch.records[0])
+
+    servers, security = ledger.bootstrap_servers, ledger.security
+    try:
+        read_log(servers, topic, 0, stop_at_record, **security)
+    except AuthorizationError:
+        return True
+    except _FoundError as found:
+        return is_record_of_ledger(found.args[0])
+    return False
 
 
 def _create(ledger: TopicLedger) -> None:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from txnproducer._shell.record_writer import RecordWriter
+from txnproducer.admin import LogRecord
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
@@ -304,6 +305,21 @@ class TopicLedger(Ledger):
         known = self._reader().snapshot()
         found = {key: one for key, one in known.found.items() if not key.startswith(RUN_PREFIX)}
         return replace(self, known=Snapshot(known.offset, found))
+
+
+def is_record_of_ledger(record: LogRecord) -> bool:
+    """Return whether a record has the key and the value of a ledger's entry, of any format."""
+    key = (record.key or b"").decode(errors="replace")
+    is_key = key in (_MOVED, "plan", "batch") or key.startswith(RUN_PREFIX)
+    if not (is_key or key.removeprefix("p").isdecimal() or key.startswith("plan.")):
+        return False
+    if record.value is None:  # a run that was forgotten
+        return True
+    try:
+        fields = json.loads(record.value)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and {"number", "v"} <= fields.keys()
 
 
 def _higher(
