@@ -1,0 +1,198 @@
+"""The judge of a run: of each request to a broker, and of the rows that a reader sees.
+
+Owns: the promises about prepared parts, as far as the model shows whether they are kept. Must not
+know: the shipping code. It reads entries and decisions by itself, so that an error in the reading
+cannot hide.
+
+Judged at each request:
+* a part is committed only with an entry of its own, and, unless its own commit decides, only if
+  the decision that the entry names is committed and names the part;
+* nobody aborts a part that is decided: not by EndTxn, and not by taking its id.
+
+Judged at the end:
+* a reader at read_committed sees each row of a batch that is done once, all of one evaluation;
+* it sees all of a batch that is not done, or nothing, unless time ended a decided part of it;
+* the batches of a query come in order in each Kafka partition;
+* no transaction is open, and no offset undecided.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.spark.parts.options import SINK, TOPIC
+from tests.spark.parts.query import Query
+from tests.spark.parts.world import World
+from txnproducer._broker.transaction_metadata import TransactionalIdState
+from txnproducer._protocol.messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    Request,
+    Response,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+_PLAN = f"{SINK}.plan"
+_PART = f"{SINK}.p"
+_PIECE = f"__txn.{_PLAN}."
+
+
+@dataclass(frozen=True)
+class Part:
+    """A transaction of a part."""
+
+    name: str
+    producer_id: int
+    epoch: int
+
+
+class Judge:
+    """The judge of a run.
+
+    Args:
+        world: where it takes place.
+        queries: with their checkpoints.
+    """
+
+    def __init__(self, world: World, queries: list[Query]) -> None:
+        self._world = world
+        self._queries = queries
+        # By part: the number of the decision and the batch.
+        self._decided: dict[Part, tuple[int, str, int]] = {}
+        self._committed: set[Part] = set()
+        self._before: Part | None = None
+        self._under_way: Mapping[tuple[str, TopicPartition], OffsetAndMetadata] = {}
+        world.on_request = self.asked
+        world.on_answered = self.answered
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def asked(self, body: Request) -> None:
+        """Note the state before a request takes effect."""
+        self._before = None
+        if isinstance(body, EndTxnRequest):
+            self._under_way = self._pending(body.producer_id)
+            if not body.is_commit:
+                self._before = self._open_part(body.transactional_id)
+        elif isinstance(body, InitProducerIdRequest) and body.transactional_id is not None:
+            self._before = self._open_part(body.transactional_id)
+
+    def answered(self, body: Request, answer: Response) -> None:
+        """Judge the effect of a request."""
+        part = self._before
+        if part is not None and self._open_part(part.name) != part and part in self._decided:
+            self._world.violate("abort", f"{type(body).__name__} aborts the decided {part}")
+        if not isinstance(body, EndTxnRequest) or not isinstance(answer, EndTxnResponse):
+            return
+        # A commit that is repeated has no offsets any more.
+        if answer.error_code != ErrorCode.NONE or not body.is_commit or not self._under_way:
+            return
+        if body.transactional_id == _PLAN:
+            self._note_decision()
+        elif body.transactional_id.startswith(_PART):
+            part = Part(body.transactional_id, body.producer_id, body.producer_epoch)
+            if part not in self._committed:
+                self._committed.add(part)
+                self._check_decided(part)
+
+    def _pending(self, producer_id: int) -> dict[tuple[str, TopicPartition], OffsetAndMetadata]:
+        found: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
+        for one in self._world.cluster._group_offsets:
+            found |= one._pending.get(producer_id, {})
+        return found
+
+    def _open_part(self, name: str) -> Part | None:
+        if not name.startswith(_PART) or ".claim" in name:
+            return None
+        known = self._world.cluster.transaction_coordinator(name).find(name)
+        if known is None or known.state is not TransactionalIdState.ONGOING:
+            return None
+        return Part(name, known.producer_id, known.producer_epoch)
+
+    def _note_decision(self) -> None:
+        pieces = {
+            int(group.removeprefix(_PIECE)): offset
+            for (group, _), offset in self._under_way.items()
+            if group.startswith(_PIECE)
+        }
+        if not pieces:
+            return  # a plan alone
+        text = "".join(json.loads(pieces[number].metadata)["text"] for number in sorted(pieces))
+        fields = json.loads(text)
+        batch_id, query, _ = fields["batch"]
+        [number] = {offset.offset for offset in pieces.values()}
+        self._world.trace(f"decision {number}: batch {batch_id} of {query}")
+        for slot, producer_id, epoch in fields["parts"]:
+            part = Part(f"{_PART}{slot}", producer_id, epoch)
+            self._decided[part] = (number, query, batch_id)
+
+    def _check_decided(self, part: Part) -> None:
+        group = f"__txn.{part.name}"
+        entries = [offset for (name, _), offset in self._under_way.items() if name == group]
+        if not entries:
+            # An id that is committed without rows and entries has moved nothing.
+            self._world.violate("entry", f"{part} is committed without an entry")
+            return
+        entry: dict[str, Any] = json.loads(entries[0].metadata)
+        number, batch_id = entry.get("decision"), entries[0].offset
+        if number is None:
+            self._world.violate("entry", f"{part} is committed with an entry of another kind")
+        elif number and self._decided.get(part) != (number, entry["query"], batch_id):
+            self._world.violate(
+                "decision", f"{part} is committed for decision {number}, which is not there"
+            )
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def has_lost_part(self, query: str, batch_id: int) -> bool:
+        """Return whether time ended a decided part of a batch."""
+        return any(
+            (found[1], found[2]) == (query, batch_id)
+            and part not in self._committed
+            and self._open_part(part.name) != part
+            for part, found in self._decided.items()
+        )
+
+    def finish(self) -> None:
+        """Judge the rows that a reader sees in the end."""
+        cluster = self._world.cluster
+        if cluster.open_transactions or cluster.has_pending_offsets:
+            self._world.violate("open", f"{cluster.open_transactions} are open at the end")
+        seen: defaultdict[tuple[str, int], Counter[tuple[int, int]]] = defaultdict(Counter)
+        for number in range(self._world.options.topic_partitions):
+            last: dict[str, int] = {}
+            for record in cluster.read(TopicPartition(TOPIC, number), read_committed=True):
+                query, batch, edition, row = (record.value or b"").decode().split("|")
+                seen[query, int(batch)][int(edition), int(row)] += 1
+                if last.setdefault(query, int(batch)) > int(batch):
+                    self._world.violate("order", f"batch {batch} of {query} after {last[query]}")
+                last[query] = int(batch)
+        for query in self._queries:
+            for batch_id in range(query.begun + 1):
+                self._judge_batch(query, batch_id, seen[query.name, batch_id])
+
+    def _judge_batch(self, query: Query, batch_id: int, seen: Counter[tuple[int, int]]) -> None:
+        name, wanted = f"batch {batch_id} of {query.name}", range(query.rows_of(batch_id))
+        rows = Counter(dict.fromkeys(wanted, 0))
+        for (_, row), count in seen.items():
+            rows[row] += count
+        editions = {edition for edition, _ in seen}
+        doubled = [row for row, count in rows.items() if count > 1]
+        lacking = [row for row, count in rows.items() if not count]
+        violate = self._world.violate
+        if doubled:
+            violate("doubled", f"{name}: rows {doubled}")
+        if len(editions) > 1:
+            violate("mixed", f"{name}: rows of evaluations {sorted(editions)}")
+        if lacking and batch_id <= query.done:
+            violate("lost", f"{name}: rows {lacking} of {len(wanted)}")
+        elif (
+            lacking and len(lacking) < len(wanted) and not self.has_lost_part(query.name, batch_id)
+        ):
+            violate("torn", f"{name}: rows {lacking} of {len(wanted)}")

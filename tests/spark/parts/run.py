@@ -1,0 +1,96 @@
+"""One run: its queries, its phases, its judges.
+
+Owns: `run_seed`. Must not know: what is drawn, how drivers work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.spark.parts.judge import Judge
+from tests.spark.parts.options import PartsOptions
+from tests.spark.parts.query import Query
+from tests.spark.parts.system import installed
+from tests.spark.parts.world import World
+from txnproducer.sim.stack.baton import StuckError
+
+_LONGEST_S = 3600.0
+
+
+@dataclass(frozen=True)
+class PartsResult:
+    """The result of a run."""
+
+    seed: int
+    requests: int
+    counts: Counter[str]
+    violations: list[tuple[str, str]]
+    digest: str
+    virtual_s: float
+
+
+def run_seed(seed: int, emit: Callable[[str], None] | None = None) -> PartsResult:
+    """Run one seed."""
+    return run(PartsOptions.draw(seed), emit)
+
+
+def run(options: PartsOptions, emit: Callable[[str], None] | None = None) -> PartsResult:
+    """Run with given options."""
+    world = World(options, emit)
+    with installed(world):
+        try:
+            _Run(world).run()
+        except StuckError as stuck:
+            world.violate("hangs", str(stuck))
+        finally:
+            _end(world)
+    for name, error in world.baton.failures:
+        world.violate("crash", f"{name}: {error!r}")
+    return PartsResult(
+        options.seed,
+        world.requests,
+        world.counts,
+        world.violations,
+        world.digest,
+        world.baton.now_ns / 1e9,
+    )
+
+
+class _Run:
+    """The phases of a run: trouble, healing, the last transactions, the judge."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.queries = [Query(world, "q")]
+        self.judge = Judge(world, self.queries)
+
+    def run(self) -> None:
+        world, baton = self.world, self.world.baton
+        for query in self.queries:
+            query.start()
+        self._wait(lambda: all(query.is_over for query in self.queries), world.options.trouble_s)
+        world.trace("nothing goes wrong any more")
+        world.is_healed = True
+        if not self._wait(lambda: all(query.is_over for query in self.queries), _LONGEST_S):
+            late = {query.name: query.done for query in self.queries if not query.is_over}
+            world.violate("progress", f"an hour after the trouble, these are done: {late}")
+        if not self._wait(lambda: not baton.others, _LONGEST_S):
+            world.violate("hangs", f"{[thread.name for thread in baton.others]}")
+        self._wait(lambda: False, 2 * world.options.timeout_ms / 1000)
+        if not world.violations:
+            self.judge.finish()
+
+    def _wait(self, is_ready: Callable[[], bool], seconds: float) -> bool:
+        violations = self.world.violations
+        # The first violation ends the run: the rest would be its consequence.
+        self.world.baton.wait(lambda: is_ready() or bool(violations), seconds)
+        return is_ready() or bool(violations)
+
+
+def _end(world: World) -> None:
+    baton = world.baton
+    for thread in baton.others:
+        baton.kill(thread.turn.process)  # type: ignore[attr-defined]
+    baton.wait(lambda: not baton.others, 60)

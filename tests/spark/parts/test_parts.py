@@ -1,0 +1,17 @@
+"""Prepared parts in virtual time: the shipping driver and tasks on the model of brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spark.parts.run import run_seed
+
+
+@pytest.mark.parametrize("first", range(1, 41, 10))
+def test_ten_seeds_keep_all_promises(first):
+    for seed in range(first, first + 10):
+        assert run_seed(seed).violations == [], f"python -m tests.spark.parts --seed {seed}"
+
+
+def test_a_seed_gives_the_same_run_again():
+    assert run_seed(7) == run_seed(7)

@@ -1,0 +1,202 @@
+"""The world of one run: brokers, time, threads, faults, the trace.
+
+Owns: the things that all parts of a run share, the fate of each request, deaths and pauses of
+processes. Must not know: drivers, tasks, what is judged.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Self
+
+from tests.spark.parts.options import TOPIC, PartsOptions
+from txnproducer._broker import handlers
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._protocol.messages import (
+    DescribeTransactionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    Request,
+    Response,
+)
+from txnproducer.sim.stack.baton import Baton
+from txnproducer.sim.world.trace import show_message
+
+_PRESENT: list[World] = []
+_HARMLESS = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
+
+
+def present() -> World:
+    """Return the world that runs: the shipping code has no other way to it."""
+    return _PRESENT[-1]
+
+
+class Fate(enum.Enum):
+    """What becomes of a request."""
+
+    DONE = enum.auto()
+    LOST = enum.auto()
+    ANSWER_LOST = enum.auto()
+
+
+class World:
+    """The world of one run.
+
+    Args:
+        options: of the run.
+        emit: takes each line of the trace; None for no trace.
+
+    Attributes:
+        cluster: the brokers.
+        baton: the threads and the time.
+        network_rng: draws what happens to requests.
+        on_request: called before a request takes effect, with the request.
+        on_answered: called after it, with the request and its answer.
+        killers: by process, what kills it; a process that is not there is not killed.
+        counts: how often each thing happened.
+        violations: the check and the text of each.
+        is_healed: whether nothing goes wrong any more.
+    """
+
+    def __init__(self, options: PartsOptions, emit: Callable[[str], None] | None = None) -> None:
+        self.options = options
+        self._emit = emit
+        self._digest = hashlib.sha256()
+        self.cluster = BrokerCluster(options.cluster, self.rng("cluster"))
+        self.cluster.create_topic(TOPIC, options.topic_partitions)
+        self.baton = Baton(self.rng("threads"), self.cluster)
+        self.network_rng = self.rng("network")
+        self._jitter = self.rng("jitter")
+        self._trouble = self.rng("trouble")
+        self.on_request: Callable[[Request], None] = _nothing
+        self.on_answered: Callable[[Request, Response], None] = _nothing
+        self.killers: dict[str, Callable[[], None]] = {}
+        self.counts: Counter[str] = Counter()
+        self.violations: list[tuple[str, str]] = []
+        self.is_healed = False
+        self.requests = self.attempts = 0
+
+    def rng(self, name: str) -> random.Random:
+        """Return the source of one part of the run."""
+        return random.Random(f"{name} {self.options.seed}")
+
+    def jitter(self) -> random.Random:
+        """Return the source of one producer."""
+        return random.Random(self._jitter.random())
+
+    def __enter__(self) -> Self:
+        _PRESENT.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _PRESENT.pop()
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass for the thread that runs."""
+        self.baton.wait(_never, seconds)
+
+    def on_the_way(self) -> None:
+        """Let a message travel. The thread that sent it may stand still, or die, meanwhile."""
+        self._trouble_thread()
+        self.rest(self.network_rng.uniform(0.0002, 0.003))
+
+    def _trouble_thread(self) -> None:
+        options, rng = self.options, self._trouble
+        if self.is_healed:
+            return
+        process = self.baton.process
+        kill = self.killers.get(process)
+        if kill is not None and rng.random() < options.kill_rate:
+            self.counts["kill"] += 1
+            self.trace("is killed")
+            kill()
+        if rng.random() < options.pause_rate:
+            seconds = options.longest_pause_s * 10 ** rng.uniform(-2, 0)
+            self.counts["pause"] += 1
+            self.trace(f"stands still for {seconds:.1f} s")
+            self.rest(seconds)
+            self.trace("goes on")
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def fate_of(self, body: Request) -> Fate:
+        """Draw what becomes of a request."""
+        rng, options = self.network_rng, self.options
+        if self.is_healed:
+            return Fate.DONE
+        drawn = rng.random()
+        if drawn < options.loss_rate:
+            self.counts["lose a request"] += 1
+            self.trace(f"loses {show_message(body)}")
+            return Fate.LOST
+        if drawn < 2 * options.loss_rate:
+            self.counts["lose an answer"] += 1
+            self.trace(f"loses the answer to {show_message(body)}")
+            return Fate.ANSWER_LOST
+        return Fate.DONE
+
+    def handle(self, node_id: int, body: Request) -> Response:
+        """Let a request take effect."""
+        self.requests += 1
+        self.on_request(body)
+        answer = handlers.handle(self.cluster, node_id, body, self.baton.now_ms)
+        if not isinstance(body, MetadataRequest | FindCoordinatorRequest):
+            self.trace(f"{show_message(body)} -> {show_message(answer)}")
+        self.on_answered(body, answer)
+        return answer
+
+    def maybe_late(self, node_id: int, body: Request) -> None:
+        """Let a request of a connection that is gone arrive later, perhaps."""
+        rng = self.network_rng
+        if self.is_healed or isinstance(body, _HARMLESS) or rng.random() >= self.options.late_rate:
+            return
+        self.counts["late request"] += 1
+        self.baton.call_after(
+            rng.uniform(1, self.options.latest_ms), lambda: self._late(node_id, body)
+        )
+
+    def _late(self, node_id: int, body: Request) -> None:
+        if not self.is_healed:
+            self.trace("late:")
+            self.handle(node_id, body)
+
+    def draws_no_answer(self) -> bool:
+        """Return whether a question to the cluster gets no answer."""
+        return not self.is_healed and self.network_rng.random() < self.options.loss_rate
+
+    def all_groups(self) -> list[str]:
+        """Return the names of all groups."""
+        return [name for one in self.cluster._group_offsets for name in one.groups]
+
+    # --- notes ----------------------------------------------------------------------------------
+
+    def violate(self, check: str, text: str) -> None:
+        """Note that a promise was broken."""
+        self.trace(f"VIOLATION {check}: {text}")
+        self.violations.append((check, text))
+
+    def trace(self, line: str) -> None:
+        """Note an event."""
+        told = f"{self.baton.now_ns // 1000:>12} {self.baton.process:<14} {line}"
+        self._digest.update(told.encode())
+        if self._emit is not None:
+            self._emit(told)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the trace until now."""
+        return self._digest.hexdigest()[:16]
+
+
+def _never() -> bool:
+    return False
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
