@@ -67,6 +67,7 @@ class Judge:
         self._decided: dict[Part, tuple[int, str, int]] = {}
         self._committed: set[Part] = set()
         self._before: Part | None = None
+        self._entries: dict[str, OffsetAndMetadata] = {}
         self._under_way: Mapping[tuple[str, TopicPartition], OffsetAndMetadata] = {}
         world.on_request = self.asked
         world.on_answered = self.answered
@@ -139,6 +140,9 @@ class Judge:
             # An id that is committed without rows and entries has moved nothing.
             self._world.violate("entry", f"{part} is committed without an entry")
             return
+        if self._entries.get(part.name) == entries[0]:
+            return  # a refresh
+        self._entries[part.name] = entries[0]
         entry: dict[str, Any] = json.loads(entries[0].metadata)
         number, batch_id = entry.get("decision"), entries[0].offset
         if number is None:
@@ -168,11 +172,11 @@ class Judge:
         for number in range(self._world.options.topic_partitions):
             last: dict[str, int] = {}
             for record in cluster.read(TopicPartition(TOPIC, number), read_committed=True):
-                query, batch, edition, row = (record.value or b"").decode().split("|")
-                seen[query, int(batch)][int(edition), int(row)] += 1
-                if last.setdefault(query, int(batch)) > int(batch):
-                    self._world.violate("order", f"batch {batch} of {query} after {last[query]}")
-                last[query] = int(batch)
+                name, batch, edition, row = (record.value or b"").decode().split("|")
+                seen[name, int(batch)][int(edition), int(row)] += 1
+                if last.setdefault(name, int(batch)) > int(batch):
+                    self._world.violate("order", f"batch {batch} of {name} after {last[name]}")
+                last[name] = int(batch)
         for query in self._queries:
             for batch_id in range(query.begun + 1):
                 self._judge_batch(query, batch_id, seen[query.name, batch_id])

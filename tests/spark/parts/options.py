@@ -6,7 +6,7 @@ Owns: `PartsOptions`. Must not know: how a run uses them.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from txnproducer._broker.options import ClusterOptions
 
@@ -24,6 +24,25 @@ class PartsOptions:
         topic_partitions: of the topic with the rows.
         batches: how many batches each query writes.
         most_parts: the most parts of a batch.
+        timeout_ms: of transactions.
+        driver_rows: see the sink's option.
+        on_replay_mismatch: likewise.
+        most_of_text: of a decision in one offset.
+        gives_other_rows: whether each evaluation of a frame gives other rows.
+        resize_rate: how often the next batch has another number of parts.
+        renumber_rate: how often the parts of a frame have other numbers.
+        refresh_rate: how often the ledger is refreshed behind a batch.
+        rest_rate: how often there is a rest behind a batch.
+        longest_rest_s: the longest of those.
+        kill_rate: how often a process dies, by request.
+        pause_rate: how often a process stands still, by request.
+        longest_pause_s: the longest of those pauses.
+        loss_rate: how often a request is lost, and how often its answer is.
+        late_rate: how often a request arrives behind the end of its connection.
+        latest_ms: the longest time until it does.
+        moves_every_s: how often a coordinator moves; 0 for never.
+        trouble_s: how long faults last, at most.
+        overtaken_s: when another query takes the sink over; None for never.
     """
 
     seed: int
@@ -32,35 +51,72 @@ class PartsOptions:
     batches: int = 4
     most_parts: int = 3
     timeout_ms: int = 60_000
+    driver_rows: int = 0
+    on_replay_mismatch: str = "warn"
+    most_of_text: int = 3696
+    gives_other_rows: bool = False
+    resize_rate: float = 0.0
+    renumber_rate: float = 0.0
+    refresh_rate: float = 0.0
+    rest_rate: float = 0.0
+    longest_rest_s: float = 1.0
     kill_rate: float = 0.0
     pause_rate: float = 0.0
     longest_pause_s: float = 1.0
     loss_rate: float = 0.0
     late_rate: float = 0.0
     latest_ms: float = 1000.0
-    most_of_text: int = 3696
-    gives_other_rows: bool = False
-    driver_rows: int = 0
-    on_replay_mismatch: str = "warn"
-    resize_rate: float = 0.0
-    renumber_rate: float = 0.0
-    refresh_rate: float = 0.0
+    moves_every_s: float = 0.0
     trouble_s: float = 600.0
+    overtaken_s: float | None = None
 
     @classmethod
     def draw(cls, seed: int) -> PartsOptions:
         """Return the settings of a seed."""
         rng = random.Random(f"options {seed}")
+        longest_rest_s = rng.choice((10, 100, 30_000))
         cluster = ClusterOptions(
             node_count=rng.choice((1, 3)),
             transaction_version=rng.choice((1, 2, 2)),
-            max_marker_delay_ms=rng.choice((0, 5, 50)),
-            abort_check_interval_ms=1000,
+            max_marker_delay_ms=rng.choice((0, 5, 50, 500)),
+            # Each of these looks costs time, and none of them changes anything in a long rest.
+            abort_check_interval_ms=1000 if longest_rest_s < 1000 else 10_000,
+            loading_ms=rng.choice((0, 100)),
         )
-        return cls(
+
+        def rate(*choices: float) -> float:
+            """Return 0 in half of the seeds."""
+            return rng.choice((*([0.0] * len(choices)), *choices))
+
+        is_quiet = rng.random() < 0.1
+        found = cls(
             seed,
             cluster,
             topic_partitions=rng.randint(1, 3),
             batches=rng.randint(2, 5),
-            most_parts=rng.randint(1, 5),
+            most_parts=rng.choice((1, 2, 3, 3, 4, 5)),
+            timeout_ms=rng.choice((40_000, 60_000, 120_000)),
+            driver_rows=rng.choice((0, 0, 2)),
+            on_replay_mismatch=rng.choice(("warn", "warn", "stop")),
+            most_of_text=rng.choice((40, 90, 3696)),
+            gives_other_rows=rng.random() < 0.4,
+            resize_rate=rate(0.3, 1),
+            renumber_rate=rate(0.5, 1),
+            refresh_rate=rate(0.3, 1),
+            rest_rate=rate(0.3),
+            longest_rest_s=longest_rest_s,
+        )
+        if is_quiet:
+            return found
+        return replace(
+            found,
+            kill_rate=rate(0.003, 0.01, 0.03),
+            pause_rate=rate(0.003, 0.01, 0.03),
+            longest_pause_s=rng.choice((1, 10, 30, 200)),
+            loss_rate=rate(0.003, 0.01, 0.03),
+            late_rate=rate(0.5, 1),
+            latest_ms=rng.choice((30, 1000)),
+            moves_every_s=rate(0.1, 1, 10),
+            trouble_s=rng.choice((10, 60, 600)),
+            overtaken_s=rng.choice((None, None, None, rng.uniform(0, 5))),
         )

@@ -19,6 +19,13 @@ from tests.spark.parts.world import World
 from txnproducer.errors import KafkaError
 from txnproducer.sim.stack.baton import VirtualThread
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
+from txnproducer.spark.errors import (
+    LedgerError,
+    PartialReplayError,
+    ReplayMismatchError,
+    StaleRunError,
+    TornBatchError,
+)
 from txnproducer.spark.options import SinkSettings, read_settings
 
 
@@ -39,15 +46,25 @@ class Checks:
         return {"transaction.timeout.ms": str(self.timeout_ms()), **self._settings.producer}
 
 
+_FINAL = (PartialReplayError, ReplayMismatchError)
+# Reasons to stop, unless another driver is at work that may be the cause.
+_OTHERS = (LedgerError, StaleRunError, TornBatchError)
+_MOST_REFUSALS = 3
+
+
 class Query:
     """One query, from its first batch to its last.
 
-    Attributes:
+    Args:
+        world: where it runs.
         name: its id.
+        takes_over: whether it takes the sink over from another query.
+
+    Attributes:
         begun: the last batch that was begun; -1 before the first.
         done: the last batch that is done; -1 before the first.
-        reports: the report of each batch, by its number.
-        stopped: why it cannot go on without a human; empty if it can.
+        stopped: the error that only a human can end; None if there is none.
+        is_overtaken: whether another query has taken the sink over, so that this one may stop.
         drivers: those that live.
     """
 
@@ -55,65 +72,92 @@ class Query:
         self.world, self.name, self.takes_over = world, name, takes_over
         self.rng = world.rng(f"query {name}")
         self.begun = self.done = -1
-        self.rows: dict[int, int] = {}
-        self.stopped = ""
-        self.refused = 0
+        self.stopped: Exception | None = None
+        self.stopped_at = -1
+        self.is_overtaken = False
         self.drivers: list[Driver] = []
-        self.made = 0
-        self.editions = 0
+        self._rows: dict[int, int] = {}
+        self._made = self._editions = self._refused = 0
 
     @property
     def is_over(self) -> bool:
         """Whether all batches are done, or no driver can go on."""
-        return bool(self.stopped) or self.done + 1 >= self.world.options.batches
+        return self.stopped is not None or self.done + 1 >= self.world.options.batches
 
     def start(self) -> None:
-        """Start a driver beside those that live."""
-        self.made += 1
-        driver = Driver(self, f"{self.name}-{self.made}")
+        """Start a driver, beside those that live."""
+        if self.is_over or self.world.violations:
+            return
+        self._made += 1
+        driver = Driver(self, f"{self.name}-{self._made}")
         self.drivers.append(driver)
-        driver.thread.start()
-        driver.thread.turn.process = driver.name
+        driver.start()
 
-    def failed(self, driver: Driver, error: Exception) -> None:
-        """Note that a driver has ended with an error."""
-        self.stopped = repr(error)
+    def start_soon(self, longest_s: float = 3.0) -> None:
+        """Start a driver in a while, as a scheduler does that takes the last one for dead."""
+        self.world.baton.call_after(1000 * self.rng.uniform(0.05, longest_s), self.start)
+
+    def ended(self, driver: Driver) -> None:
+        """Note the end of a driver, and start another one if it was the last."""
+        self.drivers.remove(driver)
+        if not self.drivers:
+            self.start_soon()
+
+    def failed(self, batch_id: int, error: Exception) -> None:
+        """Note that a driver ends with an error."""
+        is_others = isinstance(error, _OTHERS)
+        # Only in peace: until then it may be a driver's that is dead by now.
+        is_alone = self.world.is_healed and len(self.drivers) == 1
+        self._refused = self._refused + 1 if is_others and is_alone else 0
+        is_final = isinstance(error, _FINAL) or self._refused >= _MOST_REFUSALS
+        if is_final or (is_others and self.is_overtaken):
+            self.stopped, self.stopped_at = error, batch_id
 
     def rows_of(self, batch_id: int) -> int:
         """Return how many rows a batch has."""
-        return self.rows.setdefault(batch_id, self.rng.randint(0, 6))
+        return self._rows.setdefault(batch_id, self.rng.randint(0, 6))
 
     def draw_edition(self) -> int:
         """Return the number of another evaluation of a frame."""
         if not self.world.options.gives_other_rows:
             return 0
-        self.editions += 1
-        return self.editions
+        self._editions += 1
+        return self._editions
 
 
-class Driver:
-    """One driver of a query, from its start to its end."""
+class Driver(VirtualThread):
+    """One driver of a query, from its start to its end, in a process of its own."""
 
     def __init__(self, query: Query, name: str) -> None:
-        self.query, self.name = query, name
-        self.rng = query.world.rng(f"driver {name}")
-        self.is_over = False
-        self.thread = VirtualThread(query.world.baton, self._run, name)
+        super().__init__(query.world.baton, self._run, name)
+        self.query, self.rng = query, query.world.rng(f"driver {name}")
+
+    def start(self) -> None:
+        self.query.world.processes[self.name] = self
+        super().start()
+        self.turn.process = self.name
 
     def _run(self) -> None:
-        query, world = self.query, self.query.world
-        world.killers[self.name] = self.kill
         try:
             self._drive()
         finally:
-            self.is_over = True
-            world.killers.pop(self.name, None)
-            query.drivers.remove(self)
-            world.trace("the driver ends")
+            self.query.world.processes.pop(self.name, None)
+            self.query.world.trace("the driver ends")
+            self.query.ended(self)
 
     def kill(self) -> None:
-        """Kill the process."""
-        self.query.world.baton.kill(self.name)
+        """Kill the process. Some of its tasks live on for a while."""
+        world = self.query.world
+        world.baton.kill(self.name)
+        for name, process in list(world.processes.items()):
+            if getattr(process, "driver", "") == self.name and self.rng.random() < 0.5:
+                world.baton.kill(name)
+
+    def pauses(self, seconds: float) -> None:
+        """Let another driver be started, perhaps, while this one stands still."""
+        if seconds > 1 and self.rng.random() < 0.5:
+            self.query.world.count("replace a driver")
+            self.query.start_soon(seconds)
 
     def _drive(self) -> None:
         query, world = self.query, self.query.world
@@ -141,28 +185,26 @@ class Driver:
             if query.done >= batch_id:
                 return
             query.done = batch_id
-            query.refused = 0
             batch_id += 1
             if query.begun >= batch_id:
                 return
             if self.rng.random() < options.resize_rate:
                 parts = self.rng.randint(1, options.most_parts)
-            self._rest(batches)
+            self._rest(batches, settings)
         batches.close()
 
-    def _rest(self, batches: PreparedBatches) -> None:
+    def _rest(self, batches: PreparedBatches, settings: SinkSettings) -> None:
         """Let time pass between two batches."""
         options, world = self.query.world.options, self.query.world
+        if self.rng.random() < options.rest_rate:
+            world.rest(options.longest_rest_s * 10 ** self.rng.uniform(-2, 0))
         if self.rng.random() < options.refresh_rate:
             try:
-                found = batches.refresh(self.query.name, self._settings_of(batches))
+                found = batches.refresh(self.query.name, Checks(settings).producer_settings())
                 world.trace(f"refreshes {found}")
+                world.count("refresh")
             except KafkaError as error:
                 world.trace(f"does not refresh: {error!r}")
-
-    @staticmethod
-    def _settings_of(batches: PreparedBatches) -> Any:
-        return batches._cluster.producer_settings()
 
     def _write(self, batches: PreparedBatches, batch_id: int, parts: int) -> bool:
         """Write a batch. Return whether it is written."""
@@ -180,8 +222,8 @@ class Driver:
             report = batches.write(frame, batch_id, query.name, VirtualTime.monotonic())
         except (KafkaError, SparkError) as error:
             world.trace(f"fails: {error!r}")
-            world.counts[type(error).__name__] += 1
-            query.failed(self, error)
+            world.count(type(error).__name__)
+            query.failed(batch_id, error)
             return False
         if report.rows != query.rows_of(batch_id):
             world.violate("report", f"{report.rows} rows of batch {batch_id}")

@@ -119,59 +119,97 @@ class _Job:
         self.frame, self.work, self.order, self.count = frame, work, order, count
         self.edition = frame.draws_edition()
         self.reports: dict[int, bytes] = {}
-        self.failures: list[int] = [0] * count
-        self.error: str = ""
-        self.is_over = False
+        self.error = ""
+        self._failures = [0] * count
+        self._numbers = [0] * count
+        self._is_over = False
 
     def run(self) -> list[Any]:
-        for partition in range(self.count):
-            self.begin(partition, 0)
-        self.world.baton.wait(lambda: bool(self.error) or len(self.reports) == self.count)
-        self.is_over = True
+        """Run the tasks, and return their reports."""
+        try:
+            for partition in range(self.count):
+                self._begin(partition)
+            self.world.baton.wait(lambda: bool(self.error) or len(self.reports) == self.count)
+        finally:
+            self._is_over = True
         if self.error:
             raise SparkError(f"Job aborted due to stage failure: {self.error}")
         return [pickle.loads(self.reports[number]) for number in range(self.count)]
 
-    def begin(self, partition: int, number: int) -> None:
-        """Start an attempt of a task."""
-        _Attempt(self, partition, number).start()
+    def _begin(self, partition: int) -> None:
+        _Attempt(self, partition, self._numbers[partition]).start()
 
-    def fail(self, partition: int, number: int, text: str) -> None:
+    def needs(self, partition: int) -> bool:
+        """Return whether the job waits for a task."""
+        return not self._is_over and partition not in self.reports
+
+    def fail(self, partition: int, text: str) -> None:
         """Note that an attempt has failed, and start another."""
-        if self.is_over or partition in self.reports:
+        if not self.needs(partition):
             return
-        self.failures[partition] += 1
-        if self.failures[partition] >= _MOST_FAILURES:
+        self._failures[partition] += 1
+        self._numbers[partition] += 1
+        if self._failures[partition] >= _MOST_FAILURES:
             self.error = text
         else:
-            self.begin(partition, number + 1)
+            self._begin(partition)
+
+    def lose(self, partition: int) -> None:
+        """Note that the executor of an attempt is lost, and start another attempt."""
+        if not self.needs(partition):
+            return
+        self.world.count("lose an executor")
+        # Where the stage is repeated, the numbers of attempts begin again.
+        is_repeated = self.frame.rng.random() < 0.3
+        self._numbers[partition] = 0 if is_repeated else self._numbers[partition] + 1
+        self._begin(partition)
 
 
 class _Attempt(VirtualThread):
-    """One attempt of a task."""
+    """One attempt of a task, in a process of its own."""
 
     def __init__(self, job: _Job, partition: int, number: int) -> None:
         world = job.world
         world.attempts += 1
-        name = f"task-{world.attempts}"
-        super().__init__(world.baton, self._run, name)
-        self.job, self.partition, self.number, self.label = job, partition, number, name
+        super().__init__(world.baton, self._run, f"task-{world.attempts}")
+        self.job, self.partition, self.number = job, partition, number
+        self.driver = world.baton.process
 
     def start(self) -> None:
+        world = self.job.world
+        world.processes[self.name] = self
         super().start()
-        self.turn.process = self.label
+        self.turn.process = self.name
+
+    def kill(self) -> None:
+        """Kill the executor."""
+        self.job.world.baton.kill(self.name)
+        self.job.lose(self.partition)
+
+    def pauses(self, seconds: float) -> None:
+        """Let Spark take the executor for lost, perhaps, while it stands still."""
+        rng, world = self.job.frame.rng, self.job.world
+        if seconds > 1 and rng.random() < 0.5:
+            after_ms = 1000 * rng.uniform(1, seconds)
+            world.baton.call_after(after_ms, lambda: self.job.lose(self.partition))
 
     def _run(self) -> None:
+        try:
+            self._work_once()
+        finally:
+            self.job.world.processes.pop(self.name, None)
+
+    def _work_once(self) -> None:
         job, world = self.job, self.job.world
         world.trace(f"attempt {self.number} of task {self.partition} of {job.frame.name}")
-        rng = job.frame.rng
-        world.rest(rng.uniform(0, 0.05))
+        world.rest(job.frame.rng.uniform(0, 0.05))
         rows = job.frame.batches_of(self.partition, job.edition)
         try:
             report = job.work(pickle.loads(job.order), self.partition, rows)
         except Exception as error:  # noqa: BLE001 - Spark takes each of them
             world.trace(f"fails: {error!r}")
-            job.fail(self.partition, self.number, f"{type(error).__module__}.{error!r}")
+            job.fail(self.partition, f"{type(error).__module__}.{error!r}")
             return
-        if not job.is_over:
-            job.reports.setdefault(self.partition, pickle.dumps(report))
+        world.trace(f"ends{': ' + report.failure if getattr(report, 'failure', '') else ''}")
+        if job.needs(self.partition):
+            job.reports[self.partition] = pickle.dumps(report)

@@ -11,12 +11,13 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Self
+from typing import Protocol, Self
 
 from tests.spark.parts.options import TOPIC, PartsOptions
 from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._protocol.messages import (
+    CoordinatorType,
     DescribeTransactionsRequest,
     FindCoordinatorRequest,
     MetadataRequest,
@@ -43,6 +44,16 @@ class Fate(enum.Enum):
     ANSWER_LOST = enum.auto()
 
 
+class Process(Protocol):
+    """A driver, or an attempt of a task."""
+
+    def kill(self) -> None:
+        """Kill it, as `kill -9` does."""
+
+    def pauses(self, seconds: float) -> None:
+        """Note that it stands still for so long from now on."""
+
+
 class World:
     """The world of one run.
 
@@ -56,7 +67,9 @@ class World:
         network_rng: draws what happens to requests.
         on_request: called before a request takes effect, with the request.
         on_answered: called after it, with the request and its answer.
-        killers: by process, what kills it; a process that is not there is not killed.
+        processes: those that run, by name.
+        attempts: how many attempts of tasks there were.
+        requests: how many requests took effect.
         counts: how often each thing happened.
         violations: the check and the text of each.
         is_healed: whether nothing goes wrong any more.
@@ -74,11 +87,12 @@ class World:
         self._trouble = self.rng("trouble")
         self.on_request: Callable[[Request], None] = _nothing
         self.on_answered: Callable[[Request, Response], None] = _nothing
-        self.killers: dict[str, Callable[[], None]] = {}
+        self.processes: dict[str, Process] = {}
         self.counts: Counter[str] = Counter()
         self.violations: list[tuple[str, str]] = []
         self.is_healed = False
         self.requests = self.attempts = 0
+        self._move_coordinators()
 
     def rng(self, name: str) -> random.Random:
         """Return the source of one part of the run."""
@@ -108,18 +122,18 @@ class World:
 
     def _trouble_thread(self) -> None:
         options, rng = self.options, self._trouble
-        if self.is_healed:
+        process = self.processes.get(self.baton.process)
+        if self.is_healed or process is None:
             return
-        process = self.baton.process
-        kill = self.killers.get(process)
-        if kill is not None and rng.random() < options.kill_rate:
-            self.counts["kill"] += 1
+        if rng.random() < options.kill_rate:
+            self.count("kill a process")
             self.trace("is killed")
-            kill()
+            process.kill()
         if rng.random() < options.pause_rate:
-            seconds = options.longest_pause_s * 10 ** rng.uniform(-2, 0)
-            self.counts["pause"] += 1
-            self.trace(f"stands still for {seconds:.1f} s")
+            seconds = options.longest_pause_s * 10 ** rng.uniform(-3, 0)
+            self.count("pause a process")
+            self.trace(f"stands still for {seconds:.3f} s")
+            process.pauses(seconds)
             self.rest(seconds)
             self.trace("goes on")
 
@@ -132,12 +146,12 @@ class World:
             return Fate.DONE
         drawn = rng.random()
         if drawn < options.loss_rate:
-            self.counts["lose a request"] += 1
-            self.trace(f"loses {show_message(body)}")
+            self.count("lose a request")
+            self.trace(f"loses {self._shown(body)}")
             return Fate.LOST
         if drawn < 2 * options.loss_rate:
-            self.counts["lose an answer"] += 1
-            self.trace(f"loses the answer to {show_message(body)}")
+            self.count("lose an answer")
+            self.trace(f"loses the answer to {self._shown(body)}")
             return Fate.ANSWER_LOST
         return Fate.DONE
 
@@ -147,7 +161,7 @@ class World:
         self.on_request(body)
         answer = handlers.handle(self.cluster, node_id, body, self.baton.now_ms)
         if not isinstance(body, MetadataRequest | FindCoordinatorRequest):
-            self.trace(f"{show_message(body)} -> {show_message(answer)}")
+            self.trace(f"{self._shown(body)} -> {self._shown(answer)}")
         self.on_answered(body, answer)
         return answer
 
@@ -156,7 +170,7 @@ class World:
         rng = self.network_rng
         if self.is_healed or isinstance(body, _HARMLESS) or rng.random() >= self.options.late_rate:
             return
-        self.counts["late request"] += 1
+        self.count("late request")
         self.baton.call_after(
             rng.uniform(1, self.options.latest_ms), lambda: self._late(node_id, body)
         )
@@ -174,7 +188,23 @@ class World:
         """Return the names of all groups."""
         return [name for one in self.cluster._group_offsets for name in one.groups]
 
+    def _move_coordinators(self) -> None:
+        options, rng = self.options, self._trouble
+        if self.is_healed or not options.moves_every_s:
+            return
+        kind = rng.choice(list(CoordinatorType))
+        number, node = rng.randrange(options.cluster.coordinator_count), self.cluster.pick_node()
+        if self.baton.now_ms > 1000:
+            self.count("move a coordinator")
+            self.cluster.move_coordinator(kind, number, node, self.baton.now_ms, resigning_ms=20)
+        after_s = rng.expovariate(1 / options.moves_every_s)
+        self.baton.call_after(1000 * after_s, self._move_coordinators)
+
     # --- notes ----------------------------------------------------------------------------------
+
+    def count(self, name: str) -> None:
+        """Count that something has happened."""
+        self.counts[name] += 1
 
     def violate(self, check: str, text: str) -> None:
         """Note that a promise was broken."""
@@ -183,10 +213,15 @@ class World:
 
     def trace(self, line: str) -> None:
         """Note an event."""
-        told = f"{self.baton.now_ns // 1000:>12} {self.baton.process:<14} {line}"
-        self._digest.update(told.encode())
+        told = f"{self.baton.now_ns // 1000:>12} {self.baton.process:<14} "
+        # The first word alone: without `emit` messages are not shown whole.
+        self._digest.update(f"{told}{line.partition('(')[0]}".encode())
         if self._emit is not None:
-            self._emit(told)
+            self._emit(told + line)
+
+    def _shown(self, body: object) -> str:
+        # To show a message whole takes as long as to handle it.
+        return type(body).__name__ if self._emit is None else show_message(body)
 
     @property
     def digest(self) -> str:
