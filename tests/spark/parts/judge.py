@@ -20,18 +20,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.spark.parts.options import SINK, TOPIC
-from tests.spark.parts.query import Query
-from tests.spark.parts.world import World
+from tests.spark.parts.query import FINAL, Query
+from tests.spark.parts.world import Part, World
 from txnproducer._broker.transaction_metadata import TransactionalIdState
 from txnproducer._protocol.messages import (
     EndTxnRequest,
     EndTxnResponse,
+    FindCoordinatorRequest,
     InitProducerIdRequest,
+    MetadataRequest,
     Request,
     Response,
 )
@@ -41,15 +42,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 _PLAN = f"{SINK}.plan"
 _PART = f"{SINK}.p"
 _PIECE = f"__txn.{_PLAN}."
-
-
-@dataclass(frozen=True)
-class Part:
-    """A transaction of a part."""
-
-    name: str
-    producer_id: int
-    epoch: int
+_QUESTIONS = MetadataRequest | FindCoordinatorRequest
 
 
 class Judge:
@@ -67,10 +60,14 @@ class Judge:
         self._decided: dict[Part, tuple[int, str, int]] = {}
         self._committed: set[Part] = set()
         self._before: Part | None = None
+        self._aborted: set[Part] = set()
+        self._lost: set[Part] = set()
+        self._looked: set[str] = set()
         self._entries: dict[str, OffsetAndMetadata] = {}
         self._under_way: Mapping[tuple[str, TopicPartition], OffsetAndMetadata] = {}
         world.on_request = self.asked
         world.on_answered = self.answered
+        world.on_look = self.looked
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -86,9 +83,17 @@ class Judge:
 
     def answered(self, body: Request, answer: Response) -> None:
         """Judge the effect of a request."""
+        undone = self._world.undone
+        if undone:  # until they are committed, or over
+            undone[:] = [each for each in undone if self._open_part(each.name) == each]
         part = self._before
-        if part is not None and self._open_part(part.name) != part and part in self._decided:
-            self._world.violate("abort", f"{type(body).__name__} aborts the decided {part}")
+        if part is not None and self._open_part(part.name) != part:
+            is_excused = isinstance(body, InitProducerIdRequest) and self._has_just_looked()
+            (self._lost if is_excused else self._aborted).add(part)
+            if part in self._decided:
+                text = f"{type(body).__name__} aborts the decided {part}"
+                self._excuse(text) if is_excused else self._world.violate("abort", text)
+        self._note_look(body, answer)
         if not isinstance(body, EndTxnRequest) or not isinstance(answer, EndTxnResponse):
             return
         # A commit that is repeated has no offsets any more.
@@ -101,6 +106,29 @@ class Judge:
             if part not in self._committed:
                 self._committed.add(part)
                 self._check_decided(part)
+
+    def looked(self, groups: Iterable[str]) -> None:
+        """Note that a process has read groups."""
+        if f"__txn.{_PLAN}" in groups:
+            self._looked.add(self._world.baton.process)
+
+    def _note_look(self, body: Request, answer: Response) -> None:
+        """Note whether the last act of a process was a look, but for ids that it takes."""
+        world = self._world
+        is_of_plan = isinstance(body, EndTxnRequest) and body.transactional_id == _PLAN
+        if is_of_plan and isinstance(answer, EndTxnResponse) and not answer.error_code:
+            self._looked.add(world.baton.process)
+        elif not isinstance(body, InitProducerIdRequest | _QUESTIONS):
+            self._looked.discard(world.baton.process)
+
+    def _has_just_looked(self) -> bool:
+        # A pause, or a late request, between a look and the act on it: nothing on the way to the
+        # broker can be conditional on the plan.
+        return self._world.is_late or self._world.baton.process in self._looked
+
+    def _excuse(self, text: str) -> None:
+        self._world.trace(f"excused: {text}")
+        self._world.count("part lost to an act behind a look")
 
     def _pending(self, producer_id: int) -> dict[tuple[str, TopicPartition], OffsetAndMetadata]:
         found: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
@@ -122,16 +150,23 @@ class Judge:
             for (group, _), offset in self._under_way.items()
             if group.startswith(_PIECE)
         }
-        if not pieces:
-            return  # a plan alone
-        text = "".join(json.loads(pieces[number].metadata)["text"] for number in sorted(pieces))
-        fields = json.loads(text)
+        heads = [json.loads(piece.metadata) for _, piece in sorted(pieces.items())]
+        numbers = {piece.offset for piece in pieces.values()}
+        # A plan alone has none. A decision that is not whole decides nothing.
+        if not heads or heads[0]["of"] != len(heads) or len(numbers) != 1:
+            return
+        fields = json.loads("".join(head["text"] for head in heads))
         batch_id, query, _ = fields["batch"]
-        [number] = {offset.offset for offset in pieces.values()}
+        [number] = numbers
         self._world.trace(f"decision {number}: batch {batch_id} of {query}")
         for slot, producer_id, epoch in fields["parts"]:
             part = Part(f"{_PART}{slot}", producer_id, epoch)
             self._decided[part] = (number, query, batch_id)
+            if part in self._aborted | self._lost:
+                text = f"decision {number} names the aborted {part}"
+                self._excuse(text) if part in self._lost else self._world.violate("dead", text)
+            self._world.undone.append(part)
+        self._world.decisions += 1
 
     def _check_decided(self, part: Part) -> None:
         group = f"__txn.{part.name}"
@@ -155,10 +190,10 @@ class Judge:
     # --- the end --------------------------------------------------------------------------------
 
     def has_lost_part(self, query: str, batch_id: int) -> bool:
-        """Return whether time ended a decided part of a batch."""
+        """Return whether time, or an act behind a look, ended a decided part of a batch."""
         return any(
             (found[1], found[2]) == (query, batch_id)
-            and part not in self._committed
+            and part not in self._committed | self._aborted
             and self._open_part(part.name) != part
             for part, found in self._decided.items()
         )
@@ -178,8 +213,21 @@ class Judge:
                     self._world.violate("order", f"batch {batch} of {name} after {last[name]}")
                 last[name] = int(batch)
         for query in self._queries:
+            self._judge_end(query)
             for batch_id in range(query.begun + 1):
                 self._judge_batch(query, batch_id, seen[query.name, batch_id])
+
+    def _judge_end(self, query: Query) -> None:
+        """Judge whether a query had a reason to stop."""
+        error, batch_id, options = query.stopped, query.stopped_at, self._world.options
+        if error is None or (query.is_overtaken and not isinstance(error, FINAL)):
+            return
+        # The rows are needed again, and the frame has others, or is cut otherwise.
+        is_refused = options.gives_other_rows or options.is_cut_otherwise
+        has_reason = self.has_lost_part(query.name, batch_id) and is_refused
+        is_asked_for = options.on_replay_mismatch == "stop" and options.gives_other_rows
+        if not (isinstance(error, FINAL) and (has_reason or is_asked_for)):
+            self._world.violate("refused", f"batch {batch_id} of {query.name}: {error!r}")
 
     def _judge_batch(self, query: Query, batch_id: int, seen: Counter[tuple[int, int]]) -> None:
         name, wanted = f"batch {batch_id} of {query.name}", range(query.rows_of(batch_id))

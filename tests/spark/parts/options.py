@@ -35,7 +35,9 @@ class PartsOptions:
         rest_rate: how often there is a rest behind a batch.
         longest_rest_s: the longest of those.
         kill_rate: how often a process dies, by request.
+        kill_rate_between: likewise, while a decided part is not committed.
         pause_rate: how often a process stands still, by request.
+        pause_rate_between: likewise, while a decided part is not committed.
         longest_pause_s: the longest of those pauses.
         loss_rate: how often a request is lost, and how often its answer is.
         late_rate: how often a request arrives behind the end of its connection.
@@ -61,7 +63,9 @@ class PartsOptions:
     rest_rate: float = 0.0
     longest_rest_s: float = 1.0
     kill_rate: float = 0.0
+    kill_rate_between: float = 0.0
     pause_rate: float = 0.0
+    pause_rate_between: float = 0.0
     longest_pause_s: float = 1.0
     loss_rate: float = 0.0
     late_rate: float = 0.0
@@ -69,6 +73,11 @@ class PartsOptions:
     moves_every_s: float = 0.0
     trouble_s: float = 600.0
     overtaken_s: float | None = None
+
+    @property
+    def is_cut_otherwise(self) -> bool:
+        """Whether a batch may come again in another number of parts."""
+        return self.most_parts > 1
 
     @classmethod
     def draw(cls, seed: int) -> PartsOptions:
@@ -111,12 +120,14 @@ class PartsOptions:
         return replace(
             found,
             kill_rate=rate(0.003, 0.01, 0.03),
+            kill_rate_between=rate(0.03, 0.1),
             pause_rate=rate(0.003, 0.01, 0.03),
+            pause_rate_between=rate(0.03, 0.1),
             longest_pause_s=rng.choice((1, 10, 30, 200)),
             loss_rate=rate(0.003, 0.01, 0.03),
             late_rate=rate(0.5, 1),
             latest_ms=rng.choice((30, 1000)),
-            moves_every_s=rate(0.1, 1, 10),
+            moves_every_s=rate(0.5, 5),
             trouble_s=rng.choice((10, 60, 600)),
             overtaken_s=rng.choice((None, None, None, rng.uniform(0, 5))),
         )

@@ -46,7 +46,7 @@ class Checks:
         return {"transaction.timeout.ms": str(self.timeout_ms()), **self._settings.producer}
 
 
-_FINAL = (PartialReplayError, ReplayMismatchError)
+FINAL = (PartialReplayError, ReplayMismatchError)
 # Reasons to stop, unless another driver is at work that may be the cause.
 _OTHERS = (LedgerError, StaleRunError, TornBatchError)
 _MOST_REFUSALS = 3
@@ -109,7 +109,7 @@ class Query:
         # Only in peace: until then it may be a driver's that is dead by now.
         is_alone = self.world.is_healed and len(self.drivers) == 1
         self._refused = self._refused + 1 if is_others and is_alone else 0
-        is_final = isinstance(error, _FINAL) or self._refused >= _MOST_REFUSALS
+        is_final = isinstance(error, FINAL) or self._refused >= _MOST_REFUSALS
         if is_final or (is_others and self.is_overtaken):
             self.stopped, self.stopped_at = error, batch_id
 

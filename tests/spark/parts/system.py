@@ -136,6 +136,7 @@ def committed_offsets(
                 if place in places
             }
         if not (is_undecided and waits_for_undecided):
+            world.on_look(names)
             return found
         if world.baton.now_ns / 1e9 >= deadline_s:
             raise UnstableOffsetCommitError

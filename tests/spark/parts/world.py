@@ -10,7 +10,8 @@ import enum
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from tests.spark.parts.options import TOPIC, PartsOptions
@@ -44,6 +45,15 @@ class Fate(enum.Enum):
     ANSWER_LOST = enum.auto()
 
 
+@dataclass(frozen=True)
+class Part:
+    """A transaction of a part."""
+
+    name: str
+    producer_id: int
+    epoch: int
+
+
 class Process(Protocol):
     """A driver, or an attempt of a task."""
 
@@ -67,12 +77,16 @@ class World:
         network_rng: draws what happens to requests.
         on_request: called before a request takes effect, with the request.
         on_answered: called after it, with the request and its answer.
+        on_look: called when a process has read some groups.
+        is_late: whether the request that takes effect is a late one.
         processes: those that run, by name.
         attempts: how many attempts of tasks there were.
         requests: how many requests took effect.
         counts: how often each thing happened.
         violations: the check and the text of each.
         is_healed: whether nothing goes wrong any more.
+        decisions: how many decisions were committed.
+        undone: the parts that are decided and not committed; the judge notes both.
     """
 
     def __init__(self, options: PartsOptions, emit: Callable[[str], None] | None = None) -> None:
@@ -91,7 +105,10 @@ class World:
         self.counts: Counter[str] = Counter()
         self.violations: list[tuple[str, str]] = []
         self.is_healed = False
-        self.requests = self.attempts = 0
+        self.requests = self.attempts = self.decisions = 0
+        self.undone: list[Part] = []
+        self.on_look: Callable[[Iterable[str]], None] = _nothing
+        self.is_late = False
         self._move_coordinators()
 
     def rng(self, name: str) -> random.Random:
@@ -125,17 +142,25 @@ class World:
         process = self.processes.get(self.baton.process)
         if self.is_healed or process is None:
             return
-        if rng.random() < options.kill_rate:
+        # The moments between a decision and the ends are short, and the ones that count.
+        is_between = bool(self.undone)
+        if rng.random() < (options.kill_rate_between if is_between else options.kill_rate):
             self.count("kill a process")
             self.trace("is killed")
             process.kill()
-        if rng.random() < options.pause_rate:
-            seconds = options.longest_pause_s * 10 ** rng.uniform(-3, 0)
-            self.count("pause a process")
-            self.trace(f"stands still for {seconds:.3f} s")
-            process.pauses(seconds)
-            self.rest(seconds)
-            self.trace("goes on")
+        if rng.random() < (options.pause_rate_between if is_between else options.pause_rate):
+            self._pause(process)
+
+    def _pause(self, process: Process) -> None:
+        options, rng = self.options, self._trouble
+        seconds = options.longest_pause_s * 10 ** rng.uniform(-3, 0)
+        ends_with_decision = rng.random() < 0.5
+        self.count("pause until a decision" if ends_with_decision else "pause a process")
+        self.trace(f"stands still for {seconds:.3f} s")
+        process.pauses(seconds)
+        before = self.decisions
+        self.baton.wait(lambda: ends_with_decision and self.decisions > before, seconds)
+        self.trace("goes on")
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -178,7 +203,9 @@ class World:
     def _late(self, node_id: int, body: Request) -> None:
         if not self.is_healed:
             self.trace("late:")
+            self.is_late = True
             self.handle(node_id, body)
+            self.is_late = False
 
     def draws_no_answer(self) -> bool:
         """Return whether a question to the cluster gets no answer."""

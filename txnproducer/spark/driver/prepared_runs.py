@@ -188,6 +188,13 @@ class PreparedRuns(Runs):
             super()._fence(wanted, settings)  # moves the entries; what was decided is ended
         self.ids.take(wanted, settings)
 
+    def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
+        # Right before the id is taken, which aborts its open part: another driver may have begun
+        # a run while the slots before were refreshed, and have decided.
+        found, _ = self._ledger.read()
+        check_run(found, plan.run, plan.query_id)
+        super()._refresh(slot, plan, settings)
+
     @contextmanager
     def _planning(self, settings: Mapping[str, str]) -> Iterator[TransactionalProducer]:
         with self._planner.held(settings) as producer:
