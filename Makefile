@@ -31,7 +31,7 @@ CODE := txnproducer pyspark_txnproducer.py tests integration examples docs/conf.
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack core-mutants stack-mutants sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack sim-parts core-mutants stack-mutants parts-mutants sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -186,11 +186,17 @@ sim-stack: .venv/.installed-dev  ## a million requests through the whole stack; 
 	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seed 1 --seeds 2000 \
 	  --requests 1000000 --results results/stack.jsonl $(ARGS)
 
+sim-parts: .venv/.installed-dev  ## prepared parts in virtual time: drivers and tasks that die, sleep and wake up
+	$(BIN)/python -m tests.spark.parts $(ARGS)
+
 core-mutants: .venv/.installed-dev  ## each deliberate bug of the core, and each seed that ever failed
 	$(PYTEST) tests/sim/test_checkers_catch.py tests/sim/test_seeds.py --numprocesses=auto $(ARGS)
 
 stack-mutants: .venv/.installed-dev  ## each deliberate bug around the core, by the seed or the test that finds it
 	TXNPRODUCER_STACK_MUTANTS=1 $(PYTEST) tests/sim/test_stack_catches.py --numprocesses=auto $(ARGS)
+
+parts-mutants: .venv/.installed-dev  ## each deliberate bug of prepared parts, by the seed that finds it
+	TXNPRODUCER_PARTS_MUTANTS=1 $(PYTEST) tests/spark/parts/test_catches.py --numprocesses=auto $(ARGS)
 
 sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fast, branches not counted
 	$(BIN)/python -m tests.sim.compiled build/compiled

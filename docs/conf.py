@@ -47,6 +47,7 @@ parts = {
         "state-machine",
         "simulator",
         "simulator-stack",
+        "simulator-parts",
         "simulator-bugs",
         "stack-mutants",
         "simulator-found",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import Counter
+from pathlib import Path
 
 from tests.spark.parts.run import run_seed
 
@@ -15,20 +17,34 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--results", type=Path, help="the file that takes the figures")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.seed is not None:
         seeds = range(arguments.seed, arguments.seed + 1)
+    violations, virtual_s = 0, 0.0
     began, requests, counts = time.perf_counter(), 0, Counter[str]()
     for seed in seeds:
         result = run_seed(seed, print if arguments.trace else None)
         requests += result.requests
         counts += result.counts
+        violations += len(result.violations)
+        virtual_s += result.virtual_s
         for check, text in result.violations:
             print(f"seed {seed}: {check}: {text}", flush=True)
     seconds = time.perf_counter() - began
     print(f"{len(seeds)} seeds, {requests} requests, {seconds:.1f} s")
     print(", ".join(f"{name} {count}" for name, count in counts.most_common()))
+    if arguments.results is not None:
+        found = {
+            "first": seeds.start,
+            "seeds": len(seeds),
+            "requests": requests,
+            "violations": violations,
+            "virtual_s": round(virtual_s),
+            "counts": counts.most_common(),
+        }
+        arguments.results.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

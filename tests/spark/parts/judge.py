@@ -19,6 +19,7 @@ Judged at the end:
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,6 +42,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 _PLAN = f"{SINK}.plan"
 _PART = f"{SINK}.p"
+_IS_PART = re.compile(rf"{re.escape(_PART)}\d+").fullmatch
 _PIECE = f"__txn.{_PLAN}."
 _QUESTIONS = MetadataRequest | FindCoordinatorRequest
 
@@ -76,8 +78,7 @@ class Judge:
         self._before = None
         if isinstance(body, EndTxnRequest):
             self._under_way = self._pending(body.producer_id)
-            if not body.is_commit:
-                self._before = self._open_part(body.transactional_id)
+            self._before = self._open_part(body.transactional_id)
         elif isinstance(body, InitProducerIdRequest) and body.transactional_id is not None:
             self._before = self._open_part(body.transactional_id)
 
@@ -86,26 +87,23 @@ class Judge:
         undone = self._world.undone
         if undone:  # until they are committed, or over
             undone[:] = [each for each in undone if self._open_part(each.name) == each]
-        part = self._before
+        part, is_end = self._before, isinstance(body, EndTxnRequest)
+        # A request that is repeated, or refused, changes nothing.
         if part is not None and self._open_part(part.name) != part:
-            is_excused = isinstance(body, InitProducerIdRequest) and self._has_just_looked()
-            (self._lost if is_excused else self._aborted).add(part)
-            if part in self._decided:
-                text = f"{type(body).__name__} aborts the decided {part}"
-                self._excuse(text) if is_excused else self._world.violate("abort", text)
-        self._note_look(body, answer)
-        if not isinstance(body, EndTxnRequest) or not isinstance(answer, EndTxnResponse):
-            return
-        # A commit that is repeated has no offsets any more.
-        if answer.error_code != ErrorCode.NONE or not body.is_commit or not self._under_way:
-            return
-        if body.transactional_id == _PLAN:
-            self._note_decision()
-        elif body.transactional_id.startswith(_PART):
-            part = Part(body.transactional_id, body.producer_id, body.producer_epoch)
-            if part not in self._committed:
+            if isinstance(body, EndTxnRequest) and body.is_commit:
                 self._committed.add(part)
                 self._check_decided(part)
+            else:
+                self._note_abort(part, body, is_excused=not is_end and self._has_just_looked())
+        if _ends_plan(body, answer) and self._under_way:
+            self._note_decision()
+        self._note_look(body, answer)
+
+    def _note_abort(self, part: Part, body: Request, *, is_excused: bool) -> None:
+        (self._lost if is_excused else self._aborted).add(part)
+        if part in self._decided:
+            text = f"{type(body).__name__} aborts the decided {part}"
+            self._excuse(text) if is_excused else self._world.violate("abort", text)
 
     def looked(self, groups: Iterable[str]) -> None:
         """Note that a process has read groups."""
@@ -115,8 +113,7 @@ class Judge:
     def _note_look(self, body: Request, answer: Response) -> None:
         """Note whether the last act of a process was a look, but for ids that it takes."""
         world = self._world
-        is_of_plan = isinstance(body, EndTxnRequest) and body.transactional_id == _PLAN
-        if is_of_plan and isinstance(answer, EndTxnResponse) and not answer.error_code:
+        if _ends_plan(body, answer):
             self._looked.add(world.baton.process)
         elif not isinstance(body, InitProducerIdRequest | _QUESTIONS):
             self._looked.discard(world.baton.process)
@@ -137,7 +134,7 @@ class Judge:
         return found
 
     def _open_part(self, name: str) -> Part | None:
-        if not name.startswith(_PART) or ".claim" in name:
+        if not _IS_PART(name):
             return None
         known = self._world.cluster.transaction_coordinator(name).find(name)
         if known is None or known.state is not TransactionalIdState.ONGOING:
@@ -248,3 +245,14 @@ class Judge:
             lacking and len(lacking) < len(wanted) and not self.has_lost_part(query.name, batch_id)
         ):
             violate("torn", f"{name}: rows {lacking} of {len(wanted)}")
+
+
+def _ends_plan(body: Request, answer: Response) -> bool:
+    """Return whether a transaction of the plan's id was committed."""
+    return (
+        isinstance(body, EndTxnRequest)
+        and isinstance(answer, EndTxnResponse)
+        and body.is_commit
+        and body.transactional_id == _PLAN
+        and answer.error_code == ErrorCode.NONE
+    )

@@ -25,7 +25,7 @@ from tests.sim.mutation import ROOT, install
 from tests.spark.parts.mutants import HELPERS, MUTANTS
 
 RESULTS = ROOT / "tests" / "data" / "parts_mutants.json"
-MOST_SEEDS = 2000
+MOST_SEEDS = 300
 _LONGEST_SEED_S = 60
 _CHUNK = 50
 

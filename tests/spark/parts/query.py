@@ -50,6 +50,8 @@ FINAL = (PartialReplayError, ReplayMismatchError)
 # Reasons to stop, unless another driver is at work that may be the cause.
 _OTHERS = (LedgerError, StaleRunError, TornBatchError)
 _MOST_REFUSALS = 3
+# In peace, of drivers that wait for a time-out, or for zombies to end.
+_MOST_FAILURES = 100
 
 
 class Query:
@@ -77,7 +79,7 @@ class Query:
         self.is_overtaken = False
         self.drivers: list[Driver] = []
         self._rows: dict[int, int] = {}
-        self._made = self._editions = self._refused = 0
+        self._made = self._editions = self._refused = self._failures = 0
 
     @property
     def is_over(self) -> bool:
@@ -93,7 +95,7 @@ class Query:
         self.drivers.append(driver)
         driver.start()
 
-    def start_soon(self, longest_s: float = 3.0) -> None:
+    def start_soon(self, longest_s: float = 5.0) -> None:
         """Start a driver in a while, as a scheduler does that takes the last one for dead."""
         self.world.baton.call_after(1000 * self.rng.uniform(0.05, longest_s), self.start)
 
@@ -109,7 +111,12 @@ class Query:
         # Only in peace: until then it may be a driver's that is dead by now.
         is_alone = self.world.is_healed and len(self.drivers) == 1
         self._refused = self._refused + 1 if is_others and is_alone else 0
-        is_final = isinstance(error, FINAL) or self._refused >= _MOST_REFUSALS
+        self._failures += self.world.is_healed
+        is_final = (
+            isinstance(error, FINAL)
+            or self._refused >= _MOST_REFUSALS
+            or self._failures >= _MOST_FAILURES
+        )
         if is_final or (is_others and self.is_overtaken):
             self.stopped, self.stopped_at = error, batch_id
 
