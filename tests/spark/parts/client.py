@@ -165,9 +165,9 @@ class PartsClient:
 
     def _deliver(self, request: ClientRequest) -> None:
         world = self._world
-        fate = world.fate_of(request.body)
-        world.on_the_way()
         node = self._broker_of(request.connection)
+        fate = world.fate_of(node, request.body)
+        world.on_the_way()
         if fate is Fate.LOST:
             self._end({request.connection}, late=True)
             return

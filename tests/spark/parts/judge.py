@@ -64,7 +64,9 @@ class Judge:
         self._before: Part | None = None
         self._aborted: set[Part] = set()
         self._lost: set[Part] = set()
-        self._looked: set[str] = set()
+        # When each process last looked, if it has done nothing since; when it last planned.
+        self._looked: dict[str, int] = {}
+        self._planned: dict[str, int] = {}
         self._entries: dict[str, OffsetAndMetadata] = {}
         self._under_way: Mapping[tuple[str, TopicPartition], OffsetAndMetadata] = {}
         world.on_request = self.asked
@@ -94,7 +96,7 @@ class Judge:
                 self._committed.add(part)
                 self._check_decided(part)
             else:
-                self._note_abort(part, body, is_excused=not is_end and self._has_just_looked())
+                self._note_abort(part, body, is_excused=not is_end and self._is_behind_a_look())
         if _ends_plan(body, answer) and self._under_way:
             self._note_decision()
         self._note_look(body, answer)
@@ -108,20 +110,25 @@ class Judge:
     def looked(self, groups: Iterable[str]) -> None:
         """Note that a process has read groups."""
         if f"__txn.{_PLAN}" in groups:
-            self._looked.add(self._world.baton.process)
+            self._looked[self._world.baton.process] = self._world.baton.now_ms
 
     def _note_look(self, body: Request, answer: Response) -> None:
         """Note whether the last act of a process was a look, but for ids that it takes."""
-        world = self._world
+        process, now_ms = self._world.baton.process, self._world.baton.now_ms
         if _ends_plan(body, answer):
-            self._looked.add(world.baton.process)
+            self._looked[process] = self._planned[process] = now_ms
         elif not isinstance(body, InitProducerIdRequest | _QUESTIONS):
-            self._looked.discard(world.baton.process)
+            self._looked.pop(process, None)
 
-    def _has_just_looked(self) -> bool:
-        # A pause, or a late request, between a look and the act on it: nothing on the way to the
-        # broker can be conditional on the plan.
-        return self._world.is_late or self._world.baton.process in self._looked
+    def _is_behind_a_look(self) -> bool:
+        """Return whether another driver planned or decided between a look and the act on it."""
+        if self._world.is_late:
+            return True
+        process = self._world.baton.process
+        looked_ms = self._looked.get(process)
+        return looked_ms is not None and any(
+            other != process and at_ms >= looked_ms for other, at_ms in self._planned.items()
+        )
 
     def _excuse(self, text: str) -> None:
         self._world.trace(f"excused: {text}")
@@ -163,7 +170,20 @@ class Judge:
                 text = f"decision {number} names the aborted {part}"
                 self._excuse(text) if part in self._lost else self._world.violate("dead", text)
             self._world.undone.append(part)
-        self._world.decisions += 1
+            self._check_time(part)
+        self._world.decided()
+
+    def _check_time(self, part: Part) -> None:
+        """Check that a part that is decided has time left to be ended."""
+        world = self._world
+        known = world.cluster.transaction_coordinator(part.name).find(part.name)
+        if known is None or self._open_part(part.name) != part:
+            return
+        left_s = (known.start_ms + known.timeout_ms - world.baton.now_ms) / 1000
+        least_s = max(30.0, known.timeout_ms / 5000)
+        # The driver may have stood still, or tried again, since it looked at the clock.
+        if left_s < least_s - world.lost_s(world.baton.process) - 10:
+            world.violate("late", f"{part} is decided with {left_s:.0f} s left")
 
     def _check_decided(self, part: Part) -> None:
         group = f"__txn.{part.name}"

@@ -33,22 +33,23 @@ MUTANTS = (
         "lease-of-rows-only",
         _TASK,
         'recovery="resume", lease=self._lease, **measured)',
-        'recovery="resume", lease=measured["rows"] and self._lease or None, **measured)',
+        'recovery="resume", lease=measured["rows"] + (not self._slot.number) and self._lease or None, **measured)',
         "a part without rows needs no end",
     ),
     Mutant(
         "entry-left-out",
         _TASK,
-        "            task.ledger.write(producer, self._slot.number, entry)\n",
-        "            del entry\n",
+        "        config = config_for(task.settings, lease.transactional_id)\n",
+        "        return lease\n",
         "the decision says enough about a part",
     ),
     Mutant(
         "entry-of-no-rows-left-out",
         _TASK,
-        "            task.ledger.write(producer, self._slot.number, entry)\n",
-        "            if self._rows.count:\n"
-        "                task.ledger.write(producer, self._slot.number, entry)\n",
+        "        config = config_for(task.settings, lease.transactional_id)\n",
+        "        if not self._rows.count:\n"
+        "            return lease\n"
+        "        config = config_for(task.settings, lease.transactional_id)\n",
         "a part without rows has nothing to note",
     ),
     # --- the decision --------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class PartsOptions:
         pause_rate_between: likewise, while a decided part is not committed.
         longest_pause_s: the longest of those pauses.
         loss_rate: how often a request is lost, and how often its answer is.
+        outage_rate: how often a broker is out of reach for a while, from a decision on.
         late_rate: how often a request arrives behind the end of its connection.
         latest_ms: the longest time until it does.
         moves_every_s: how often a coordinator moves; 0 for never.
@@ -68,6 +69,7 @@ class PartsOptions:
     pause_rate_between: float = 0.0
     longest_pause_s: float = 1.0
     loss_rate: float = 0.0
+    outage_rate: float = 0.0
     late_rate: float = 0.0
     latest_ms: float = 1000.0
     moves_every_s: float = 0.0
@@ -125,6 +127,7 @@ class PartsOptions:
             pause_rate_between=rate(0.03, 0.1),
             longest_pause_s=rng.choice((1, 10, 30, 200)),
             loss_rate=rate(0.003, 0.01, 0.03),
+            outage_rate=rate(0.3),
             late_rate=rate(0.5, 1),
             latest_ms=rng.choice((30, 1000)),
             moves_every_s=rate(0.5, 5),

@@ -28,6 +28,8 @@ from txnproducer._protocol.messages import (
 from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.world.trace import show_message
 
+# As long as a batch takes at most from its leases to its decision.
+_MINUTES_S = 300
 _PRESENT: list[World] = []
 _HARMLESS = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
 
@@ -107,6 +109,8 @@ class World:
         self.is_healed = False
         self.requests = self.attempts = self.decisions = 0
         self.undone: list[Part] = []
+        self._stood: list[tuple[str, int, int]] = []
+        self._outage: tuple[int, int] = (-1, 0)  # the broker, and the end
         self.on_look: Callable[[Iterable[str]], None] = _nothing
         self.is_late = False
         self._move_coordinators()
@@ -158,17 +162,42 @@ class World:
         self.count("pause until a decision" if ends_with_decision else "pause a process")
         self.trace(f"stands still for {seconds:.3f} s")
         process.pauses(seconds)
-        before = self.decisions
+        before, before_ms = self.decisions, self.baton.now_ms
         self.baton.wait(lambda: ends_with_decision and self.decisions > before, seconds)
         self.trace("goes on")
+        self._stood.append((self.baton.process, before_ms, self.baton.now_ms))
+
+    def lost_s(self, process: str) -> float:
+        """Return for how long a process stood still, or met an outage, in the last minutes."""
+        since_ms = self.baton.now_ms - 1000 * _MINUTES_S
+        return sum(
+            (end_ms - began_ms) / 1000
+            for name, began_ms, end_ms in self._stood
+            if name in (process, "") and end_ms > since_ms
+        )
 
     # --- requests -------------------------------------------------------------------------------
 
-    def fate_of(self, body: Request) -> Fate:
+    def decided(self) -> None:
+        """Note a decision. A broker may be out of reach from then on."""
+        self.decisions += 1
+        options, rng = self.options, self._trouble
+        if not self.is_healed and rng.random() < options.outage_rate:
+            node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(1, 120)
+            now_ms = self.baton.now_ms
+            self._outage = (node, now_ms + round(1000 * seconds))
+            self._stood.append(("", now_ms, self._outage[1]))
+            self.count("broker out of reach")
+            self.trace(f"broker {node} is out of reach for {seconds:.0f} s")
+
+    def fate_of(self, node_id: int, body: Request) -> Fate:
         """Draw what becomes of a request."""
         rng, options = self.network_rng, self.options
         if self.is_healed:
             return Fate.DONE
+        node, until_ms = self._outage
+        if node == node_id and self.baton.now_ms < until_ms:
+            return Fate.LOST
         drawn = rng.random()
         if drawn < options.loss_rate:
             self.count("lose a request")
