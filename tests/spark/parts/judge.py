@@ -96,7 +96,7 @@ class Judge:
                 self._committed.add(part)
                 self._check_decided(part)
             else:
-                self._note_abort(part, body, is_excused=not is_end and self._is_behind_a_look())
+                self._note_abort(part, body, is_excused=not is_end and self._is_after_a_look())
         if _ends_plan(body, answer) and self._under_way:
             self._note_decision()
         self._note_look(body, answer)
@@ -120,7 +120,7 @@ class Judge:
         elif not isinstance(body, InitProducerIdRequest | _QUESTIONS):
             self._looked.pop(process, None)
 
-    def _is_behind_a_look(self) -> bool:
+    def _is_after_a_look(self) -> bool:
         """Return whether another driver planned or decided between a look and the act on it."""
         if self._world.is_late:
             return True
@@ -132,7 +132,7 @@ class Judge:
 
     def _excuse(self, text: str) -> None:
         self._world.trace(f"excused: {text}")
-        self._world.count("part lost to an act behind a look")
+        self._world.count("part lost to an act after a look")
 
     def _pending(self, producer_id: int) -> dict[tuple[str, TopicPartition], OffsetAndMetadata]:
         found: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
@@ -182,7 +182,7 @@ class Judge:
         left_s = (known.start_ms + known.timeout_ms - world.baton.now_ms) / 1000
         least_s = max(30.0, known.timeout_ms / 5000)
         # The driver may have stood still, or tried again, since it looked at the clock.
-        if left_s < least_s - world.lost_s(world.baton.process) - 10:
+        if left_s < least_s - world.lost_s(world.baton.process) - 5:
             world.violate("late", f"{part} is decided with {left_s:.0f} s left")
 
     def _check_decided(self, part: Part) -> None:
@@ -207,7 +207,7 @@ class Judge:
     # --- the end --------------------------------------------------------------------------------
 
     def has_lost_part(self, query: str, batch_id: int) -> bool:
-        """Return whether time, or an act behind a look, ended a decided part of a batch."""
+        """Return whether a decided part of a batch was lost to time, or to an act after a look."""
         return any(
             (found[1], found[2]) == (query, batch_id)
             and part not in self._committed | self._aborted

@@ -174,10 +174,10 @@ MUTANTS = (
         _RUNS,
         "            self.check_not_replaced()\n            self.ids.take(missing, settings)\n",
         "            self.ids.take(missing, settings)\n",
-        "the look behind it is enough",
+        "the look after it is enough",
     ),
     Mutant(
-        "no-look-behind-ids-that-were-taken",
+        "no-look-after-ids-are-taken",
         _RUNS,
         "            self.ids.take(missing, settings)\n            self.check_not_replaced()\n",
         "            self.ids.take(missing, settings)\n",
@@ -203,7 +203,7 @@ MUTANTS = (
         "        check_run(found, plan.run, plan.query_id)\n"
         "        super()._refresh(slot, plan, settings)\n",
         "        super()._refresh(slot, plan, settings)\n",
-        "the look behind it is enough",
+        "the look after it is enough",
     ),
     # --- the rest of a batch -------------------------------------------------------------------
     Mutant(

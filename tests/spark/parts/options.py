@@ -31,9 +31,10 @@ class PartsOptions:
         gives_other_rows: whether each evaluation of a frame gives other rows.
         resize_rate: how often the next batch has another number of parts.
         renumber_rate: how often the parts of a frame have other numbers.
-        refresh_rate: how often the ledger is refreshed behind a batch.
-        rest_rate: how often there is a rest behind a batch.
+        refresh_rate: how often the ledger is refreshed after a batch.
+        rest_rate: how often there is a rest after a batch.
         longest_rest_s: the longest of those.
+        is_slow: whether some tasks take nearly as long as a transaction may.
         kill_rate: how often a process dies, by request.
         kill_rate_between: likewise, while a decided part is not committed.
         pause_rate: how often a process stands still, by request.
@@ -41,7 +42,7 @@ class PartsOptions:
         longest_pause_s: the longest of those pauses.
         loss_rate: how often a request is lost, and how often its answer is.
         outage_rate: how often a broker is out of reach for a while, from a decision on.
-        late_rate: how often a request arrives behind the end of its connection.
+        late_rate: how often a request arrives after the end of its connection.
         latest_ms: the longest time until it does.
         moves_every_s: how often a coordinator moves; 0 for never.
         trouble_s: how long faults last, at most.
@@ -63,6 +64,7 @@ class PartsOptions:
     refresh_rate: float = 0.0
     rest_rate: float = 0.0
     longest_rest_s: float = 1.0
+    is_slow: bool = False
     kill_rate: float = 0.0
     kill_rate_between: float = 0.0
     pause_rate: float = 0.0
@@ -119,18 +121,21 @@ class PartsOptions:
         )
         if is_quiet:
             return found
-        return replace(
+        found = replace(
             found,
+            is_slow=seed % 4 == 3,
             kill_rate=rate(0.003, 0.01, 0.03),
             kill_rate_between=rate(0.03, 0.1),
             pause_rate=rate(0.003, 0.01, 0.03),
             pause_rate_between=rate(0.03, 0.1),
             longest_pause_s=rng.choice((1, 10, 30, 200)),
             loss_rate=rate(0.003, 0.01, 0.03),
-            outage_rate=rate(0.3),
+            outage_rate=rate(0.7),
             late_rate=rate(0.5, 1),
             latest_ms=rng.choice((30, 1000)),
             moves_every_s=rate(0.5, 5),
             trouble_s=rng.choice((10, 60, 600)),
             overtaken_s=rng.choice((None, None, None, rng.uniform(0, 5))),
         )
+        # A broker that comes back soon, or because the faults end, leaves no end in doubt.
+        return replace(found, trouble_s=600) if found.outage_rate else found

@@ -202,7 +202,11 @@ class _Attempt(VirtualThread):
     def _work_once(self) -> None:
         job, world = self.job, self.job.world
         world.trace(f"attempt {self.number} of task {self.partition} of {job.frame.name}")
-        world.rest(job.frame.rng.uniform(0, 0.05))
+        rng = job.frame.rng
+        world.rest(rng.uniform(0, 0.05))
+        if world.options.is_slow and not world.is_healed and rng.random() < 0.1:
+            world.count("slow task")
+            world.rest(rng.uniform(0, world.options.timeout_ms / 1000))
         rows = job.frame.batches_of(self.partition, job.edition)
         try:
             report = job.work(pickle.loads(job.order), self.partition, rows)

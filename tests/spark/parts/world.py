@@ -40,7 +40,7 @@ def present() -> World:
 
 
 class Fate(enum.Enum):
-    """What becomes of a request."""
+    """The fate of a request."""
 
     DONE = enum.auto()
     LOST = enum.auto()
@@ -183,7 +183,7 @@ class World:
         self.decisions += 1
         options, rng = self.options, self._trouble
         if not self.is_healed and rng.random() < options.outage_rate:
-            node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(1, 120)
+            node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(20, 150)
             now_ms = self.baton.now_ms
             self._outage = (node, now_ms + round(1000 * seconds))
             self._stood.append(("", now_ms, self._outage[1]))
@@ -191,7 +191,7 @@ class World:
             self.trace(f"broker {node} is out of reach for {seconds:.0f} s")
 
     def fate_of(self, node_id: int, body: Request) -> Fate:
-        """Draw what becomes of a request."""
+        """Draw the fate of a request."""
         rng, options = self.network_rng, self.options
         if self.is_healed:
             return Fate.DONE
