@@ -22,10 +22,10 @@ from typing import Any
 
 from tests.sim import mutants, mutation
 from tests.sim.mutation import ROOT, install
-from tests.spark.parts.mutants import HELPERS, MUTANTS
+from tests.spark.parts.mutants import HELPERS, MISSED, MUTANTS
 
 RESULTS = ROOT / "tests" / "data" / "parts_mutants.json"
-MOST_SEEDS = 300
+MOST_SEEDS = 1000
 _LONGEST_SEED_S = 60
 _CHUNK = 50
 
@@ -42,7 +42,7 @@ def known() -> dict[str, dict[str, Any]]:
 def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, Any] | None:
     """Run seeds with a bug (no name: without). Return the first that fails, or None."""
     if name:
-        install(next(each for each in MUTANTS if each.name == name))
+        install(next(each for each in (*MUTANTS, *MISSED) if each.name == name))
     from tests.spark.parts.run import run_seed
 
     for seed in seeds:
@@ -107,7 +107,7 @@ def main() -> None:
         print(json.dumps(found) if found else "")
         return
     results = known()
-    for mutant in MUTANTS:
+    for mutant in (*MUTANTS, *MISSED):
         name = mutant.name
         if name in arguments.name or (arguments.all and name not in results):
             found = hunt(name, arguments.first, arguments.first + arguments.seeds)
