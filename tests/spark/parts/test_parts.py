@@ -7,7 +7,7 @@ import pytest
 from tests.spark.parts.run import run_seed
 
 
-@pytest.mark.parametrize("first", (1, 6))
+@pytest.mark.parametrize("first", [1, 6])
 def test_five_seeds_keep_all_promises(first):
     for seed in range(first, first + 5):
         assert run_seed(seed).violations == [], f"python -m tests.spark.parts --seed {seed}"
