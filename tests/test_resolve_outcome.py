@@ -36,6 +36,7 @@ from txnproducer.errors import (
     TransactionalIdAuthorizationError,
     UnsupportedVersionError,
 )
+from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.testing import InMemoryKafka
 
 # The usual time, and the one that suffices if the machine is busy.
@@ -472,6 +473,22 @@ def test_a_close_in_the_midst_of_a_block_has_aborted_and_the_block_says_so(kafka
             close(producer)
     assert transaction.outcome == "aborted"
     assert kafka.records("orders") == []
+
+
+def test_a_block_does_not_end_well_after_a_call_beside_a_close(kafka):
+    """The close has begun to abort when the call's answer comes."""
+    producer = kafka.producer("t", max_block_ms=int(PATIENCE_S * 1000))
+    producer.init_transactions()
+    kafka.delay("TxnOffsetCommit", 0.3)
+    offsets = {TopicPartition("orders", 0): 1}
+    transaction = producer.transaction()
+    closer = threading.Timer(0.1, producer.close, (PATIENCE_S,))
+    with pytest.raises(IllegalStateError, match="closed"):  # noqa: PT012 - the block is the test
+        with transaction:
+            closer.start()
+            producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata("group"))
+    closer.join()
+    assert transaction.outcome == "aborted"
 
 
 def test_a_close_after_the_blocks_own_abort_is_no_error(kafka):

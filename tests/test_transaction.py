@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -111,6 +112,15 @@ def test_an_interrupt_during_the_abort_is_obeyed():
         with transaction_of(producer):
             raise ValueError("mine")
     assert isinstance(caught.value.__context__, ValueError)
+
+
+@pytest.mark.parametrize("is_own_end", [True, False])
+def test_a_block_ends_well_after_an_abort_only_if_it_was_the_callers_own(is_own_end):
+    producer = FakeProducer(commit=ProducerFencedError())
+    ends = contextlib.nullcontext() if is_own_end else pytest.raises(ProducerFencedError)
+    with ends, transaction_of(producer) as transaction:
+        transaction.settle("aborted", is_own_end=is_own_end)
+    assert transaction.outcome == "aborted"
 
 
 def test_a_commit_that_asks_for_an_abort_is_aborted_and_its_error_raised():

@@ -464,7 +464,9 @@ class TransactionalProducer(RecordWriter):
             self._await(call, begin)
         except KafkaError as error:
             with self._lock:
-                self._settle()
+                # An abort that timed out goes on. One that a callback has asked for was refused.
+                is_own = call == "abort_transaction" and not self._is_in_callback
+                self._settle(is_own_end=is_own and self._refusal is None)
                 lost = None if self._commit is None else self._commit.error
                 is_unknown = self._outcome() == "unknown"
             if isinstance(lost, CommitOutcomeUnknownError) and lost is not error and is_unknown:
@@ -473,14 +475,14 @@ class TransactionalProducer(RecordWriter):
                 raise lost from error
             raise
 
-    def _settle(self, *, is_closing: bool = False) -> None:
+    def _settle(self, *, is_own_end: bool = False) -> None:
         """Bring the current transaction's `outcome` up to date.
 
         Call with the lock held: another thread may begin the next transaction, or learn more about
         this one.
         """
         if self._transaction is not None:
-            self._transaction.settle(self._outcome(), is_closing=is_closing)
+            self._transaction.settle(self._outcome(), is_own_end=is_own_end)
 
     def _outcome(self) -> Outcome:
         manager = self._core.transaction_manager

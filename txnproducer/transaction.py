@@ -84,7 +84,7 @@ class Transaction:
             `CommitOutcomeUnknownError`.
     """
 
-    __slots__ = ("_begin", "_calls", "_has_begun", "_is_owner", "_own", "_was_closed", "outcome")
+    __slots__ = ("_begin", "_calls", "_has_begun", "_is_owner", "_own", "_was_lost", "outcome")
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Transaction:
         self._is_owner: IsOwner = _anyone
         self._has_begun = False
         self.outcome: Outcome = "open"
-        self._was_closed = False
+        self._was_lost = False
 
     def __repr__(self) -> str:
         return f"<Transaction {self.outcome if self._has_begun else 'not begun'}>"
@@ -128,8 +128,8 @@ class Transaction:
     ) -> None:
         if self.outcome != "open":
             # Ended by the block's own calls. If a close has ended it, perhaps on another thread,
-            # a block that ends well must not look like a commit.
-            if self._was_closed and error is None:
+            # or an error that nobody has seen, a block that ends well must not look like a commit.
+            if self._was_lost and error is None:
                 self._calls.commit_transaction()
             return
         # The block may be left on another thread than it was entered on: frameworks have thread
@@ -144,11 +144,11 @@ class Transaction:
             # Also if the end has failed: any thread may repeat it now.
             self._is_owner = _anyone
 
-    def settle(self, outcome: Outcome, *, is_closing: bool) -> None:
-        """Take in the outcome, and whether a close of the producer has brought it."""
-        is_cut_off = is_closing and self.outcome == "open" and outcome != "committed"
-        # Kept: the block ends after the close, and has to know of it then.
-        self._was_closed = self._was_closed or is_cut_off
+    def settle(self, outcome: Outcome, *, is_own_end: bool) -> None:
+        """Take in the outcome, and whether the caller's own call has brought it."""
+        is_lost = self.outcome == "open" and outcome != "committed" and not is_own_end
+        # Kept: the block may end long after that, and has to know of it then.
+        self._was_lost = self._was_lost or (is_lost and outcome != "open")
         self.outcome = outcome
 
     def can_be_ended_here(self) -> bool:

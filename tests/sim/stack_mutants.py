@@ -319,12 +319,12 @@ MUTANTS = (
     ),
     # --- ends that nobody looks at, and what is left of brokers and logins -----------------------
     Mutant(
-        "block-of-a-closed-producer-ends-well",
+        "block-of-a-lost-transaction-ends-well",
         "transaction.py",
-        "            if self._was_closed and error is None:\n"
+        "            if self._was_lost and error is None:\n"
         "                self._calls.commit_transaction()\n            return\n",
         "            return\n",
-        "a block that a close has ended needs no end of its own",
+        "a block whose transaction has ended needs no end of its own",
     ),
     Mutant(
         "offsets-of-a-callback-forgotten",

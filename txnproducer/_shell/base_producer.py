@@ -48,7 +48,7 @@ _TIMES = {
     "join": "txn-join",
 }
 # They wait for records, too: an abort for those that a broker may have.
-_WAITS_FOR_RECORDS = frozenset({"commit_transaction", "abort_transaction"})
+_ENDS = frozenset({"commit_transaction", "abort_transaction"})
 # After an exception in its block, a producer does not get minutes to deliver.
 _CLOSE_AFTER_ERROR_S = 30.0
 # The state of a producer that refuses its calls, for its `repr`.
@@ -193,7 +193,7 @@ class BaseProducer:
         finally:
             # Also after an interrupt: the outcome of the transaction may be known already.
             with self._lock:
-                self._settle(is_closing=True)
+                self._settle()
             # Until then a fork and the exit still have to find the producer.
             if self._io.has_ended:
                 live_producers.forget(self)
@@ -300,12 +300,13 @@ class BaseProducer:
             # Without the lock, since this waits for the answer of the coordinator.
             raise self._explained(refusal) from refusal.__cause__
         if not self._wait_until_done(lambda: result.is_completed):
-            causes = self._causes(began_ns // 1_000_000, of_records=call in _WAITS_FOR_RECORDS)
+            causes = self._causes(began_ns // 1_000_000, of_records=call in _ENDS)
             raise refusals.timed_out(call, self._config.max_block_ms, *causes)
         error = None if result.error is None else self._explained(result.error)
         with self._lock:
             # Until the end is acknowledged below, no other thread can begin the next transaction.
-            self._settle()
+            # Any other call may find the transaction ended by a close, or by a fatal error.
+            self._settle(is_own_end=call in _ENDS and error is None)
             self._core.add_time(_TIMES[call], self._platform.monotonic_ns() - began_ns)
         # Last, and no signal can interrupt the lines below: either the caller sees the end, or the
         # same call made again does.
@@ -360,5 +361,5 @@ class BaseProducer:
                 f" {cluster_id!r}"
             )
 
-    def _settle(self, *, is_closing: bool = False) -> None:
+    def _settle(self, *, is_own_end: bool = False) -> None:
         """Note the end of a call that may know the transaction's outcome. Call with the lock."""
