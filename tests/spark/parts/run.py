@@ -93,10 +93,10 @@ class _Run:
         self.queries[-1].start()
 
     def _wait(self, is_ready: Callable[[], bool], seconds: float) -> bool:
-        violations = self.world.violations
+        violations, failures = self.world.violations, self.world.baton.failures
         # The first violation ends the run: the rest would be its consequence.
-        self.world.baton.wait(lambda: is_ready() or bool(violations), seconds)
-        return is_ready() or bool(violations)
+        self.world.baton.wait(lambda: is_ready() or bool(violations or failures), seconds)
+        return is_ready() or bool(violations or failures)
 
 
 def _end(world: World) -> None:

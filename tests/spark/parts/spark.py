@@ -60,10 +60,12 @@ class Frame:
         return [pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})]
 
 
-def partitions_of(frame: Frame, work: Any, count: int | None) -> Partitions:
+def partitions_of(
+    frame: Frame, work: Any, count: int | None, is_doom: Callable[[Any], bool]
+) -> Partitions:
     """See `frames.partitions_of`."""
     del count
-    return Partitions(frame, work)
+    return Partitions(frame, work, is_doom)
 
 
 def stop_raiser(frame: Frame) -> Callable[[], None]:
@@ -97,10 +99,11 @@ def attempt_number() -> int:
 class Partitions:
     """The partitions of a frame, as tasks. See `frames.Partitions`."""
 
-    def __init__(self, frame: Frame, work: Any) -> None:
+    def __init__(self, frame: Frame, work: Any, is_doom: Callable[[Any], bool]) -> None:
         self.count = frame.parts
         self._frame = frame
         self._work = work
+        self._is_doom = is_doom
 
     def raise_if_stopped(self) -> None:
         """Do nothing: nobody stops a query."""
@@ -108,7 +111,7 @@ class Partitions:
     def run(self, order: Any) -> list[Any]:
         """Run all tasks with an order. Return their reports, by partition."""
         job = _Job(self._frame, self._work, pickle.dumps(order), self.count)
-        return job.run()
+        return job.run(self._is_doom)
 
 
 class _Job:
@@ -124,14 +127,23 @@ class _Job:
         self._numbers = [0] * count
         self._is_over = False
 
-    def run(self) -> list[Any]:
-        """Run the tasks, and return their reports."""
+    def run(self, is_doom: Callable[[Any], bool]) -> list[Any]:
+        """Run the tasks, and return their reports, or those that have doomed the pass."""
+
+        def doomed() -> list[Any]:
+            return [each for each in map(pickle.loads, self.reports.values()) if is_doom(each)]
+
         try:
             for partition in range(self.count):
                 self._begin(partition)
-            self.world.baton.wait(lambda: bool(self.error) or len(self.reports) == self.count)
+            self.world.baton.wait(
+                lambda: bool(self.error or doomed()) or len(self.reports) == self.count
+            )
         finally:
+            # Attempts that are under way live on, as those that Spark cannot reach.
             self._is_over = True
+        if found := doomed():
+            return found
         if self.error:
             raise SparkError(f"Job aborted due to stage failure: {self.error}")
         return [pickle.loads(self.reports[number]) for number in range(self.count)]

@@ -20,7 +20,7 @@ from unittest import mock
 from tests.spark.parts import spark
 from tests.spark.parts.client import InlineIo, PartsClient
 from tests.spark.parts.world import World, present
-from txnproducer._shell import base_producer, live_producers
+from txnproducer._shell import base_producer, live_producers, refusals
 from txnproducer._wire.platform import Platform
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
@@ -179,13 +179,14 @@ _WITH_CLOCK = tuple(
 @contextlib.contextmanager
 def installed(world: World) -> Iterator[None]:
     """Let the shipping code run in a world for a block."""
+    made: list[Any] = []
     replaced: list[tuple[object, str, object]] = [
         (base_producer, "IoThread", InlineIo),
         (base_producer, "NetworkClient", PartsClient),
         (base_producer.BaseProducer, "_platform", PLATFORM),
         # Producers of processes that were killed are never closed.
         (base_producer.BaseProducer, "_warn_of_drop", lambda _: None),
-        (live_producers, "remember", lambda *_: None),
+        (live_producers, "remember", lambda producer, _: made.append(producer)),
         (coordinator_client, "IoThread", InlineIo),
         (coordinator_client, "NetworkClient", PartsClient),
         (part_ids, "CoordinatorClient", PartsCoordinatorClient),
@@ -210,4 +211,9 @@ def installed(world: World) -> Iterator[None]:
         for owner, name, other in replaced:
             stack.enter_context(mock.patch.object(owner, name, other))
         stack.enter_context(world)
-        yield
+        try:
+            yield
+        finally:
+            # Those of killed processes are dropped some time later, which is no news.
+            for producer in made:
+                producer._refusal = refusals.closed
