@@ -23,7 +23,13 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
     ("target", "workload", "cluster_s", "fenced", "says"),
     [
         ("leader", "plain", None, 0, "no probe"),
-        ("leader", "plain", 11.2, 0, "Our cluster took no transaction for 11.2 s (there 7.5 s)."),
+        (
+            "leader",
+            "plain",
+            11.2,
+            0,
+            "fresh producers of ours stood still for 11.2 s (there 7.5 s).",
+        ),
         ("client", "plain", 0.6, 1, "The fault held the client"),
         (
             "leader",

@@ -54,9 +54,11 @@ HEAD = (
     """All clients have the same time-outs: 5 s for a request, 15 s for a delivery and for a
     blocking call, 20 s for a transaction. One row is one run of 24 to 55 s on a small, busy
     machine. The times of two clients may differ by chance.""",
-    """{again} rows of txnproducer were played again with the same producer: these had been played
-    while other programs loaded the machine. Their last play counts here, and the stalls of the
-    earlier ones are in the list of every row. The other clients' rows were not played again.""",
+    """Rows of txnproducer were played again, some after a change of it, some because other
+    programs had loaded the machine: {newer} of its rows are of a version for which no other
+    client's row was played. The last play counts. The list of every row has the stalls of earlier
+    ones with the same version, which {again} rows have; those of older versions are not kept. The
+    other clients' rows were played once, {unprobed} of them before there was a probe.""",
 )
 BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
     does not say, by the client's documentation, whether they are committed. "Not told" counts
@@ -78,8 +80,9 @@ QUICKER = """One cluster elects new leaders sooner than the next one, by chance.
     beside each row: every half a second a fresh producer of ours begins a transaction with the
     same coordinator, in topics of its own on the same brokers, and has 4 s for each call. If no
     fresh producer commits, the wait is most probably the cluster's; a weakness of ours that fresh
-    producers share would not show. The list has each row in which another client that recovered
-    had a shorter longest stall than ours."""
+    producers share would not show. In a few rows the client itself went on before its probe, so
+    the probe is a likelihood and no proof. The list has each row in which another client that
+    recovered had a shorter longest stall than ours."""
 ROWS = """A row's name has the client, the fault, its target, the workload and the cluster's
     `transaction.version` at the start. Workloads: `plain` is one writer, with twelve records in
     a transaction. `bank` is two writers, and each transaction
@@ -93,9 +96,9 @@ REPLACED = """The rows of txnproducer in which a producer ended before the row d
     Two writers that take one id from each other end each other's producers, and a member that
     leaves its group closes its producer: these belong to the workload. A commit whose answers are
     lost for good ends its producer by the protocol. A cause that neither the workload nor the
-    fault nor the protocol explains is printed in bold. Rows that were played before causes were
-    noted have "not recorded". {left} of {all} rows have no line here: their producers served to
-    the end."""
+    fault nor the protocol explains is printed in bold. Each fence in
+    a row of `takeover` counts as the other writer's, which is not checked. {left} of {all} rows
+    have no line here: their producers served to the end."""
 NOT_RECORDED = "not recorded"
 # The probe's step, and the time that a client may need to notice what a fresh one sees at once.
 _STEP_S, _NOTICE_S = 0.5, 0.75
@@ -168,6 +171,8 @@ def _text(text: str) -> Iterator[str]:
 def _page(lines: Sequence[Line]) -> Iterator[str]:
     planned = len(cover(CLIENTS[0]))
     yield from (TITLE, "", MADE, "")
+    others = [line for client in CLIENTS if client != OURS for line in _of(lines, client)]
+    theirs = {line["commit"] for line in others}
     for text in HEAD:
         yield from _text(
             text.format(
@@ -175,6 +180,8 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
                 played=len(lines),
                 all=planned * len(CLIENTS),
                 again=sum("earlier" in line for line in _of(lines, OURS)),
+                newer=sum(line["commit"] not in theirs for line in _of(lines, OURS)),
+                unprobed=sum(line.get("cluster_stall_s") is None for line in others),
             )
         )
     yield from _text(ROWS)
@@ -332,7 +339,7 @@ def _why(ours: Line, best: Line) -> str:
         return "There was no probe yet."
     there = "" if best.get("cluster_stall_s") is None else f" (there {_cluster(best)} s)"
     if ours["stall_s"] <= cluster + _NOTICE_S:
-        return f"Our cluster took no transaction for {cluster:.1f} s{there}."
+        return f"On its cluster, fresh producers of ours stood still for {cluster:.1f} s{there}."
     fenced: int = ours.get("fenced", 0)
     # Each client's writers take the id from each other, so only more often is a reason.
     there_fenced: int | None = best.get("fenced")
@@ -345,7 +352,8 @@ def _why(ours: Line, best: Line) -> str:
     if _parts(ours)[3] == COPY and called is not None and called <= cluster + _NOTICE_S:
         return (
             f"Its producers were in a call for {called:.1f} s of these, and fresh ones stood still"
-            f" for {cluster:.1f} s. The rest passed in its consumer, that of kafka-python."
+            f" for {cluster:.1f} s. The rest, outside these calls, was not timed: there the copier"
+            " polls its consumer, kafka-python's, and waits for its partitions."
         )
     if _parts(ours)[2] == CLIENT:
         return f"The fault held the client; fresh producers stood still for {cluster:.1f} s."
