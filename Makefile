@@ -167,7 +167,7 @@ BENCH_SPARK := .venv-bench-spark
 
 chaos-spark: .venv/.installed-dev $(BENCH_SPARK)/.installed  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
 	$(BIN)/python -m integration.spark_chaos $(ARGS)
-	$(BENCH_SPARK)/bin/python -m integration.spark_chaos --inputs kafka $(ARGS)
+	$(BENCH_SPARK)/bin/python -m integration.spark_chaos --inputs kafka kafka-unlimited $(ARGS)
 
 soak: .venv/.installed-dev  ## an hour of mixed load with a fault a minute: nothing may grow (ARGS="--minutes 10")
 	$(BIN)/python -m integration.soak $(ARGS)

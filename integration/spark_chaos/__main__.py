@@ -3,7 +3,8 @@
 Every run is noted as it ends. A run that was noted for this commit is not played again, unless it
 failed. `--runs` is for faults that kill processes; the others are played three times at most, and
 so are those of the plain writer, which is only there to compare. The input "kafka" is Spark's own
-Kafka source; it needs the one version of Spark whose connector can be had.
+Kafka source with `maxOffsetsPerTrigger`, "kafka-unlimited" the same without, which is played as
+seldom. It needs the one version of Spark whose connector can be had.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SHORT: tuple[tuple[str, Writer], ...] = (
     ("driver-after-end", "batch"),
     ("driver-after-decision", "prepared"),
 )
-INPUTS: tuple[Input, ...] = ("files", "kafka")
+INPUTS: tuple[Input, ...] = ("files", "kafka", "kafka-unlimited")
 _FEW = 3
 
 
@@ -64,7 +65,7 @@ def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int, In
         if writer not in fault.writers:
             continue
         if fault.name in arguments.faults and writer in arguments.writers:
-            is_many = fault.kills and writer != "plain"
+            is_many = fault.kills and writer != "plain" and source in ("files", "kafka")
             runs = arguments.runs if is_many else min(arguments.runs, _FEW)
             for seed in range(arguments.seed, arguments.seed + runs):
                 yield fault, writer, seed, source
@@ -72,7 +73,7 @@ def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int, In
 
 def main() -> int:
     arguments, commit = _arguments(), present_commit()
-    if "kafka" in arguments.inputs and not kafka_input.is_available():
+    if any(map(kafka_input.is_input, arguments.inputs)) and not kafka_input.is_available():
         print(f"the input kafka needs PySpark {kafka_input.SPARK_VERSION}", file=sys.stderr)
         return 2
     done = {

@@ -19,6 +19,8 @@ from integration.waiting import wait_until
 _READ_S = 30.0
 _SETTLED_S = 120.0
 _PAUSE_S = 0.5
+# Between a row and an end that differs each time the frame is evaluated.
+OTHER_END = "|"
 
 
 def value_of(batch: int, number: int, size_bytes: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.spark_chaos.cluster import QUICK_JAVA
+from integration.spark_chaos.gates import STOP
 from integration.spark_chaos.job import Answer, Job
 from integration.spark_chaos.writers import frame_of, into
 from integration.waiting import wait_until
@@ -67,12 +68,20 @@ def run_query(spark: Any, job: Job, executors: int) -> Answer:
         query = (
             stream.option("checkpointLocation", job.checkpoint).trigger(availableNow=True).start()
         )
-        query.awaitTermination()
+        _await_end(query, Path(job.gates.folder) / STOP)
     except Exception as error:  # noqa: BLE001 - the error that ends a query is the answer
         return Answer(f"{type(error).__name__}: {error}")
     finally:
         close()
     return Answer("")
+
+
+def _await_end(query: Any, stop: Path) -> None:
+    """Wait until a query ends, and stop it once if that is asked for."""
+    while not query.awaitTermination(_POLL_S):
+        if stop.exists():
+            stop.unlink()
+            query.stop()
 
 
 def wait_for_executors(spark: Any, count: int) -> None:

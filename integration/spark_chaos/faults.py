@@ -27,6 +27,7 @@ _OF_THE_DRIVER: Final = ("batch", "prepared")
 _WRITERS: Final = ("partition", "batch", "prepared", "source", "plain")
 _TWIN: Final = "twin"
 _SLEEP_S: Final = 12.0
+_ENDS_S: Final = 0.03  # the ends of three parts take some milliseconds
 _SHORT_TIMEOUT_MS: Final = 6000
 _LEAST_TIMEOUT_MS: Final = 40_000  # of prepared parts
 _MAY_SPECULATE: Final = (
@@ -165,12 +166,19 @@ def kill_driver(events: Mapping[str, str]) -> Play:
     return play
 
 
-def zombie(scene: Scene, *, has_claims: bool = True) -> End:
+def late_attempt(scene: Scene) -> End:
+    """A task halts half-way, its stage is run again, and it wakes when the batch is decided."""
+    return zombie(scene, wakes_at=_DECIDED)
+
+
+def zombie(
+    scene: Scene, *, has_claims: bool = True, wakes_at: Mapping[str, str] | None = None
+) -> End:
     """A task halts half-way, its stage is run again without it, and it wakes."""
     scene.batch, scene.is_keyed = 0, False
     other = scene.gate("other", _WRITTEN[scene.writer], partition=1)
     new = (
-        scene.gate("new", _BEFORE_END["batch"])
+        scene.gate("new", (wakes_at or _BEFORE_END)[scene.writer])
         if scene.writer in _OF_THE_DRIVER
         else scene.gate("new", _WRITTEN[scene.writer], partition=0)
     )
@@ -231,6 +239,40 @@ def lose_task(scene: Scene) -> End:
         return _exact(scene)
     if not scene.finish():
         raise WrongEndError("the query has survived its task")
+    scene.submit()
+    return _exact(scene)
+
+
+def kill_driver_between_ends(scene: Scene) -> End:
+    """The driver is killed while the parts of a decided batch are ended, or just after."""
+    dies = {"action": "die", "seconds": scene.rng.uniform(0.0, _ENDS_S)}
+    scene.submit(scene.gate(_STRUCK, _DECIDED[scene.writer], **dies))
+    scene.keeper.await_arrival(_STRUCK)
+    scene.kill_driver()  # its JVM lives longer than the process itself
+    scene.submit()
+    return _exact(scene)
+
+
+def other_rows(scene: Scene) -> End:
+    """The driver is killed at any point, and the frame gives other rows the next time."""
+    scene.has_other_rows = True
+    event = scene.rng.choice((_WRITTEN, _BEFORE_END, _DECIDED, _AFTER_END))
+    return kill_driver(event)(scene)
+
+
+def stop(scene: Scene) -> End:
+    """The query is stopped by its owner at any point of a batch, and started again."""
+    events = [_WRITTEN, _DONE, _BEFORE_END, _AFTER_END]
+    if scene.writer in _DECIDED:
+        events.append(_DECIDED)
+    scene.submit(scene.gate(_STRUCK, scene.rng.choice(events)[scene.writer]))
+    scene.keeper.await_arrival(_STRUCK)
+    scene.stop_query()
+    # Drawn: what stands at the gate goes on before Spark has ended the tasks, or after that.
+    time.sleep(scene.rng.uniform(0.0, 2.0))
+    scene.keeper.give_leave(_STRUCK)
+    if error := scene.finish():
+        raise WrongEndError(f"the stop is a failure of the query: {gist(error)}")
     scene.submit()
     return _exact(scene)
 
@@ -381,7 +423,7 @@ def deleted_checkpoint(scene: Scene) -> End:
         return _exact(scene)
     told = ["belongs to another query", "another sink id"]
     if scene.writer == "batch":
-        told.append(f"holds batch {BATCHES - 1}")
+        told.append(f"holds batch {scene.batches - 1}")
     refusal = _refused(scene, before, LedgerError, *told)
     return End(scene.count(), end.torn, refusal)
 
@@ -410,7 +452,7 @@ class Fault:
     kills: bool = True
     rows: int = 600
     row_bytes: int = 100
-    inputs: tuple[str, ...] = ("files", "kafka")
+    inputs: tuple[str, ...] = ("files", "kafka", "kafka-unlimited")
     writers: tuple[str, ...] = _WRITERS
 
 
@@ -499,6 +541,34 @@ FAULTS: Final = (
         resize,
         inputs=("files",),
         writers=("prepared",),
+    ),
+    Fault(
+        "driver-between-ends",
+        "kill -9 of the driver within 30 ms after the decision, while it ends the parts",
+        kill_driver_between_ends,
+        writers=("prepared",),
+    ),
+    Fault(
+        "late-attempt",
+        "shuffle files lost while a task is paused half-way; its stage runs again, and it wakes"
+        " between the decision and the ends",
+        late_attempt,
+        rows=3000,
+        row_bytes=1000,
+        inputs=("files",),
+        writers=("prepared",),
+    ),
+    Fault(
+        "other-rows",
+        "kill -9 of the driver at any point, and a frame that gives other rows the next time",
+        other_rows,
+        writers=("prepared",),
+    ),
+    Fault(
+        "stop",
+        "`query.stop()` at any point of a batch, and a restart",
+        stop,
+        writers=("partition", "batch", "prepared", "source"),
     ),
     Fault(
         "other-partitions",

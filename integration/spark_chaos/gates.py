@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from integration.waiting import wait_until
 
 HELD_S = 240.0
+STOP = "stop"  # the file that has the driver stop its query
 _POLL_S = 0.01
 
 
@@ -37,15 +41,15 @@ class Gate:
         batch_id: in which batch.
         partition: in which Spark partition; None on the driver, or for whichever comes first.
         action: what happens there: to wait for leave, to say who it is and go on, to sleep, to
-            raise.
-        seconds: how long it sleeps.
+            raise, to go on and be killed (kill -9) soon.
+        seconds: how long it sleeps or lives on.
     """
 
     name: str
     event: str
     batch_id: int
     partition: int | None = None
-    action: Literal["wait", "note", "sleep", "raise"] = "wait"
+    action: Literal["wait", "note", "sleep", "raise", "die"] = "wait"
     seconds: float = 0.0
 
     def is_at(self, event: str, info: Mapping[str, Any]) -> bool:
@@ -88,6 +92,9 @@ class Gates:
                 time.sleep(_POLL_S)  # leave is a file, as a process of Spark's can get no event
         elif gate.action == "sleep":
             time.sleep(gate.seconds)  # what the gate is for
+        elif gate.action == "die":
+            kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+            threading.Timer(gate.seconds, kill).start()
         elif gate.action == "raise":
             raise FaultError(f"the task fails, at {gate.event}")
 

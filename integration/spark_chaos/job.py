@@ -11,7 +11,7 @@ from typing import Literal, Self
 from integration.spark_chaos.gates import Gate, Gates, write_whole
 
 Writer = Literal["partition", "batch", "prepared", "source", "plain"]
-Input = Literal["files", "kafka"]
+Input = Literal["files", "kafka", "kafka-unlimited"]
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,17 @@ class Job:
         servers: of Kafka.
         topic: to write to.
         sink_id: of the sink.
-        source: folder of the input: one file is one batch; with input "kafka" its topic.
+        source: folder of the input: one file is one batch; with Kafka as the input its topic.
         checkpoint: of the query.
-        partitions: of the frame; with input "kafka" its topic's count.
+        partitions: of the frame; with Kafka as the input its topic's count.
         is_keyed: whether rows have keys.
         gates: where the run is held up.
         halts_half_way: a gate in the middle of the rows of partition 0 of this batch; -1 for none.
         has_claims: False switches the claims of "batch" off, to see what they are for.
         options: of the sink.
         input: where rows come from.
-        rows_per_batch: with input "kafka".
+        rows_per_batch: with input "kafka"; 0 for all that there is.
+        has_other_rows: whether each row gets an end that differs each time the frame is evaluated.
     """
 
     answer: str
@@ -52,6 +53,7 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict)
     input: Input = "files"
     rows_per_batch: int = 0
+    has_other_rows: bool = False
 
     def save(self, path: Path) -> None:
         """Write it for a driver."""

@@ -25,11 +25,18 @@ from integration.benchmarks_spark.connector import connector_jars
 from txnproducer import TransactionalProducer
 
 PARTITIONS: Final = 4
+# The same, but all that there is makes one batch.
+UNLIMITED: Final = "kafka-unlimited"
 # The only version whose connector is complete on the registries.
 SPARK_VERSION: Final = "4.0.0"
 _MAX_ORDERED: Final = 4  # so many entries an immutable map of Scala keeps as they were put in
 _BUCKETS: Final = 16
 _INT: Final = 0xFFFFFFFF
+
+
+def is_input(name: str) -> bool:
+    """Return whether an input is this one, with a limit for each batch or without."""
+    return name in ("kafka", UNLIMITED)
 
 
 def is_available() -> bool:
@@ -84,13 +91,13 @@ def fill(servers: str, topic: str, rows: Sequence[str]) -> None:
 
 
 def stream(spark: Any, servers: str, topic: str, rows_per_batch: int) -> Any:
-    """Return the stream of a topic, with a column `value`."""
-    return (
+    """Return the stream of a topic, with a column `value`. 0 rows a batch set no limit."""
+    reader = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", rows_per_batch)
-        .load()
-        .selectExpr("CAST(value AS STRING) AS value")
     )
+    if rows_per_batch:
+        reader = reader.option("maxOffsetsPerTrigger", rows_per_batch)
+    return reader.load().selectExpr("CAST(value AS STRING) AS value")

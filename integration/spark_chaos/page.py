@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from integration.benchmarks.markdown import table
+from integration.spark_chaos import kafka_input
 from integration.spark_chaos.cluster import ROOT
 from integration.spark_chaos.faults import FAULTS
 from integration.spark_chaos.kafka_input import SPARK_VERSION
@@ -41,8 +42,12 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
     for source in dict.fromkeys(result.input for result in results):
         found = [result for result in results if result.input == source]
         yield ""
-        if source == "kafka":
-            yield f"With Spark's own Kafka source as the input, on Spark {SPARK_VERSION}:"
+        if kafka_input.is_input(source):
+            limit = "without" if source == kafka_input.UNLIMITED else "with"
+            yield (
+                f"With Spark's own Kafka source as the input, on Spark {SPARK_VERSION},"
+                f" {limit} `maxOffsetsPerTrigger`:"
+            )
             yield ""
         faults = [fault for fault in FAULTS if source in fault.inputs]
         yield from table(_HEADS, [_row(fault.name, fault.text, found) for fault in faults])

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from integration.readers import Read, end_offset
 from integration.spark_chaos import checks, kafka_input
 from integration.spark_chaos.checks import Count, Poller
 from integration.spark_chaos.cluster import children_of, kill_with_children, parent_of
-from integration.spark_chaos.gates import Arrival, Gate, Gatekeeper
+from integration.spark_chaos.gates import STOP, Arrival, Gate, Gatekeeper
 from integration.spark_chaos.job import Input, Job, Writer
 from integration.spark_chaos.stage import Driver, Stage
 from integration.waiting import wait_until
@@ -46,6 +47,8 @@ class Scene:
         partition: of Spark's that is struck.
         partitions: of Spark's that write.
         rows: all that should be there in the end.
+        batches: of the query.
+        has_other_rows: whether rows have another end each time they are evaluated.
     """
 
     def __init__(
@@ -55,20 +58,23 @@ class Scene:
         self.writer = writer
         self.input = source
         # A whole batch has at most one task for each partition of the topic.
-        is_as_source = source == "kafka" and writer != "batch"
+        is_kafka = kafka_input.is_input(source)
+        is_as_source = is_kafka and writer != "batch"
         self.partitions = kafka_input.PARTITIONS if is_as_source else PARTITIONS
         self.rng = random.Random(seed)
-        self.batch = self.rng.randrange(BATCHES)
+        # Drawn in any case, so that a seed strikes the same task with each input.
+        batch = self.rng.randrange(BATCHES)
+        self.batches = 1 if source == kafka_input.UNLIMITED else BATCHES
+        self.batch = batch if self.batches == BATCHES else 0
         self.partition = self.rng.randrange(PARTITIONS)
         self.is_keyed = self.rng.random() < 0.5
         self.rows: list[str] = []
+        self.has_other_rows = False
         self.topic = self.sink_id = name
         self.folder = stage.spark.folder / "runs" / name
         self.keeper = Gatekeeper(self.folder / "gates")
         self._source = (
-            kafka_input.renumbered_topic(f"{name}-in")
-            if source == "kafka"
-            else str(self.folder / "in")
+            kafka_input.renumbered_topic(f"{name}-in") if is_kafka else str(self.folder / "in")
         )
         self._checkpoint = self.folder / "checkpoint"
         self._job: Job | None = None
@@ -91,7 +97,7 @@ class Scene:
             for batch in range(BATCHES)
         ]
         self.rows = [row for batch in batches for row in batch]
-        if self.input == "kafka":
+        if kafka_input.is_input(self.input):
             kafka.create_topic(self._source, partitions=kafka_input.PARTITIONS)
             kafka_input.fill(kafka.bootstrap_servers, self._source, self.rows)
         else:
@@ -142,10 +148,11 @@ class Scene:
             checkpoint=str(self._checkpoint),
             gates=hook,
             input=self.input,
-            rows_per_batch=len(self.rows) // BATCHES,
+            rows_per_batch=len(self.rows) // BATCHES if self.batches == BATCHES else 0,
+            has_other_rows=self.has_other_rows,
             **given,
         )
-        more = kafka_input.settings() if self.input == "kafka" else ()
+        more = kafka_input.settings() if kafka_input.is_input(self.input) else ()
         self._driver = self.stage.driver((*settings, *more))
         self._driver.ask(self._job)
 
@@ -154,6 +161,10 @@ class Scene:
         if self._driver is None or self._job is None:
             raise RuntimeError("nothing was submitted")
         return self._driver.await_answer(self._job, _QUERY_S).error
+
+    def stop_query(self) -> None:
+        """Have the driver stop the query, as its owner would."""
+        (self.keeper.folder / STOP).touch()
 
     def delete_checkpoint(self) -> None:
         """Have the query forget where it is."""
@@ -222,7 +233,11 @@ class Scene:
         """Return all that is committed, when the cluster is whole and no transaction is open."""
         kafka = self.stage.kafka
         kafka.wait_in_sync(_IN_SYNC_S)
-        return checks.settled_reads(kafka.bootstrap_servers, self.topic, PARTITIONS)
+        reads = checks.settled_reads(kafka.bootstrap_servers, self.topic, PARTITIONS)
+        if not self.has_other_rows:
+            return reads
+        end = checks.OTHER_END.encode()
+        return [replace(read, value=(read.value or b"").partition(end)[0]) for read in reads]
 
     def count(self, reads: Sequence[Read] | None = None) -> Count:
         """Count the rows that are there."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import confluent_kafka
 
-from integration.spark_chaos import kafka_input
+from integration.spark_chaos import checks, kafka_input
 from integration.spark_chaos.gates import Gate, Gates, take
 from integration.spark_chaos.job import Job
 from txnproducer._core.transactions import manager
@@ -30,13 +30,18 @@ def frame_of(spark: Any, job: Job) -> Any:
 
     From files, a file is a batch, a line is a row, and there is a shuffle after it.
     """
-    if job.input == "kafka":
+    is_kafka = kafka_input.is_input(job.input)
+    if is_kafka:
         lines = kafka_input.stream(spark, job.servers, job.source, job.rows_per_batch)
     else:
         lines = spark.readStream.option("maxFilesPerTrigger", 1).text(job.source)
     if job.is_keyed:
         lines = lines.selectExpr("substring(value, 1, 9) AS key", "value")
-    if job.input == "kafka":
+    if job.has_other_rows:
+        from pyspark.sql.functions import expr
+
+        lines = lines.withColumn("value", expr(f"concat(value, '{checks.OTHER_END}', uuid())"))
+    if is_kafka:
         return lines
     frame = lines.repartition(job.partitions)
     if job.halts_half_way < 0:
