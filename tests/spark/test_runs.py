@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -36,8 +37,13 @@ def ledger(monkeypatch):
     monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
     monkeypatch.setattr(Runs, "_holding", lambda *_: nullcontext())
     monkeypatch.setattr(Runs, "_fence", lambda *_: None)
-    monkeypatch.setattr(Runs, "_commit", lambda runs, _, plan: runs._ledger.put(plan=plan))
+    monkeypatch.setattr(Runs, "_commit", commit)
     return NotingLedger()
+
+
+def commit(runs, _, plan):
+    runs._ledger.put(plan=plan)
+    runs._planned_s = time.monotonic()  # 0 would be long ago on a machine that runs for hours
 
 
 def write(ledger, runs, batch_id, writers=WRITERS):
