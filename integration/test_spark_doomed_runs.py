@@ -43,7 +43,7 @@ def faulty(spark, folder, fail, count=60):
             fail()
         if number == 1 and not sleeps.exists():
             sleeps.touch()
-            time.sleep(LONG_S)
+            time.sleep(LONG_S)  # only a pass that is ended early ends sooner
             woken.touch()
         yield from values[10:]
 
@@ -91,7 +91,7 @@ def test_a_row_that_kafka_refuses_ends_the_batch_soon(
             return
         yield from values
         sleeps.touch()
-        time.sleep(LONG_S)
+        time.sleep(LONG_S)  # likewise
         woken.touch()
 
     data = spark.sparkContext.parallelize([("value 0",), ("value 1",)], 2)

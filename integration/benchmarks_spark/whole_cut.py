@@ -30,7 +30,7 @@ _WAYS = ("partition", "batch", "batch, coalesced")
 
 def _waiting(spark: Any, seconds: float) -> Any:
     def wait(batches):
-        time.sleep(seconds)
+        time.sleep(seconds)  # the work of the frame itself
         yield from batches
 
     rows = spark.range(0, 8_000, 1, _CUT).selectExpr(_VALUE)

@@ -108,7 +108,7 @@ class Query:
     def failed(self, batch_id: int, error: Exception) -> None:
         """Note that a driver ends with an error."""
         is_others = isinstance(error, _OTHERS)
-        # Only in peace: until then it may be a driver's that is dead by now.
+        # Before the faults have ended, it may belong to a driver that is dead.
         is_alone = self.world.is_healed and len(self.drivers) == 1
         self._refused = self._refused + 1 if is_others and is_alone else 0
         self._failures += self.world.is_healed
