@@ -23,6 +23,7 @@ from integration.chaos.checks import (
     times,
 )
 from integration.chaos.history import Notes, add_up, load
+from integration.chaos.plan import NEUTRAL, OURS
 from integration.chaos.probe import alike
 from txnproducer import admin
 
@@ -246,15 +247,37 @@ def test_a_transaction_that_was_open_at_the_fault_is_no_recovery() -> None:
 def test_the_cluster_stood_still_for_as_long_as_no_fresh_producer_committed(
     commits: tuple[float, ...], stall_s: float | None
 ) -> None:
-    probes = [{"t": at, "probe": "committed"} for at in commits]
+    probes = [{"t": at, "probe": OURS} for at in commits]
+    # Another client's fresh producers commit all the time.
+    probes += [{"t": at / 2, "probe": NEUTRAL} for at in range(40)]
     lines = sorted([*written(1, 1.0), *written(2, 9.0), *probes], key=lambda line: line["t"])
     assert times(add_up(lines)).cluster_stall_s == (
         None if stall_s is None else pytest.approx(stall_s)
     )
 
 
+@pytest.mark.parametrize(
+    ("commits", "stall_s"),
+    [
+        ((1.0, 9.0), 7.6),
+        ((0.5, 20.0), 8.0),  # only what lies within the stall
+        ((0.1, 3.0, 8.0), 5.0),
+        ((4.0, 6.0), 3.4),  # it began within
+        ((15.0, 17.0), 0.0),
+    ],
+)
+def test_each_probe_stood_still_for_as_long_as_none_of_its_producers_committed_in_the_stall(
+    commits: tuple[float, ...], stall_s: float
+) -> None:
+    probes = [{"t": at, "probe": NEUTRAL} for at in commits]
+    probes += [{"t": at / 2, "probe": OURS} for at in range(40)]
+    lines = sorted([*written(1, 1.0), *written(2, 9.0), *probes], key=lambda line: line["t"])
+    assert times(add_up(lines)).fresh_stalls_s == pytest.approx({NEUTRAL: stall_s, OURS: 0.5})
+
+
 def test_the_ids_of_the_probe_have_the_coordinator_of_the_writer() -> None:
-    ids = alike("orders", 10, 50)
+    ids = alike("orders", "probe", 10, 50)
+    assert not set(ids) & set(alike("orders", "another-probe", 10, 50)), "they would take the ids"
     buckets = {(admin.java_hash(each) & 0x7FFFFFFF) % 50 for each in [*ids, "orders"]}
     assert (len(set(ids)), len(buckets), "orders" in ids) == (10, 1, False)
 

@@ -43,14 +43,14 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
             "plain",
             9.9,
             5,
-            "Fresh producers stood still for 9.9 s (there 7.5 s). A request that the silent",
+            "Fresh producers of ours stood still for 9.9 s (there 7.5 s). A request that the sil",
         ),
         (
             "leader",
             "plain",
             6.7,
             5,
-            "**Ours was slow**: fresh producers stood still for 6.7 s (there 7.5 s)",
+            "**Ours was slow**: fresh producers of ours stood still for 6.7 s (there 7.5 s)",
         ),
     ],
 )
@@ -69,6 +69,33 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
     # It stood still until its row ended.
     assert "There is none" in render([ours, {**other, "stall_s": 8.0, "recovery_s": None}])
     assert "There is none" in render([ours, {**other, "stall_s": 8.0, "hung": 1}])
+
+
+@pytest.mark.parametrize(
+    ("own_s", "neutral_s", "says"),
+    [
+        (
+            11.2,
+            11.0,
+            "On its cluster, fresh producers of ours stood still for 11.2 s (there 7.5 s)",
+        ),
+        (11.2, 11.0, "and those of confluent-kafka for 11.0 s."),
+        (11.2, 10.3, "On its cluster, "),
+        (11.2, 10.1, "**Ours was slow**, fresh ones as well: fresh producers of ours stood still"),
+        (6.7, 11.2, "**Ours was slow**: fresh producers"),
+    ],
+)
+def test_fresh_producers_of_ours_are_no_excuse_where_those_of_another_client_went_on(
+    own_s: float, neutral_s: float, says: str
+) -> None:
+    row = "SIGSTOP/leader/plain/v2"
+    line = {**load()[0], "cluster_stall_s": 11.9, "stall_s": 11.8}
+    fresh = {"txnproducer": own_s, "confluent-kafka": neutral_s}
+    ours = {**line, "row": f"txnproducer/{row}", "fresh_stalls_s": fresh}
+    other = {**line, "row": f"java/{row}", "stall_s": 8.0, "cluster_stall_s": 7.5}
+    assert says in render([ours, other])
+    assert "were not there yet" not in render([ours, other])
+    assert "In 1 rows of ours" in render([{**ours, "fresh_stalls_s": None}, other])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +136,9 @@ def test_taking_the_id_no_more_often_than_another_client_is_no_reason(there: int
     other = {**line, "row": f"java/{row}", "stall_s": 6.1, "fenced": there}
     if there is None:
         del other["fenced"]
-    assert "**Ours was slow**: fresh producers stood still for 2.4 s" in render([ours, other])
+    assert "**Ours was slow**: fresh producers of ours stood still for 2.4 s" in render(
+        [ours, other]
+    )
 
 
 def test_a_row_that_was_played_again_counts_once_and_a_failed_one_not_at_all() -> None:

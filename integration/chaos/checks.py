@@ -32,6 +32,7 @@ from integration.chaos.history import (
     Txn,
     Value,
 )
+from integration.chaos.plan import OURS
 
 G1A, G1B, G0 = "aborted read (G1a)", "intermediate read (G1b)", "write cycle (G0)"
 LOST, TORN, DUPLICATE = "lost write", "torn transaction", "duplicate"
@@ -239,8 +240,10 @@ class Times:
         recovery_s: from the fault to the first commit that was begun after it and confirmed, for
             the transactional id for which that took longest; None if an id had no such commit.
         stall_s: the longest time for which a transactional id had no confirmed commit.
-        cluster_stall_s: the longest time in which no fresh producer of the probe committed, from
-            its first commit to the writers' end; None if there was none.
+        cluster_stall_s: the longest time in which no fresh producer of ours committed, from the
+            probe's first commit to the writers' end; None if there was none.
+        fresh_stalls_s: for each probe, by its client, the longest part of `stall_s` in which none
+            of its fresh producers committed.
         fenced: commits that were refused as fenced within `stall_s`.
         called_s: the part of `stall_s` in which a producer of that id was in a call.
         aborted: transactions of that id that ended in an abort within `stall_s`: by the workload's
@@ -250,6 +253,7 @@ class Times:
     recovery_s: float | None
     stall_s: float
     cluster_stall_s: float | None
+    fresh_stalls_s: dict[str, float]
     fenced: int
     called_s: float
     aborted: int
@@ -292,6 +296,7 @@ def times(history: History) -> Times:
         recovery,
         round(stall_s, 2),
         _cluster_stall(history),
+        _fresh_stalls(history, since, since + stall_s),
         len(fenced),
         round(called_s, 2),
         aborted,
@@ -309,7 +314,17 @@ def _covered(spans: list[tuple[float, float]], since: float, until: float) -> fl
 
 
 def _cluster_stall(history: History) -> float | None:
-    if not history.probes:
+    commits = history.probes.get(OURS)
+    if not commits:
         return None
-    marks = [*history.probes, max(history.probes[-1], history.last)]
+    marks = [*commits, max(commits[-1], history.last)]
     return round(max(b - a for a, b in pairwise(marks)), 2)
+
+
+def _fresh_stalls(history: History, since: float, until: float) -> dict[str, float]:
+    stalls = {}
+    for client, commits in history.probes.items():
+        begin = min(max(since, commits[0]), until)  # before its first commit it says nothing
+        marks = [begin, *(at for at in commits if begin < at < until), until]
+        stalls[client] = round(max(b - a for a, b in pairwise(marks)), 2)
+    return stalls

@@ -12,7 +12,7 @@ though the commit succeeded; `at` is "call", "ok" or "error"
 the reason for a producer's end (`endings`). Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
-Lines of the probe: `{"t", "probe": "committed"}`.
+Lines of a probe, at each commit: `{"t", "probe"}`, with the name of its client.
 A value is `writer:txn:index:count`; a copied record has `:partition-offset` of its input as well.
 """
 
@@ -118,6 +118,7 @@ class History:
 
     Attributes:
         calls: begin and end of each call that ended, by the id of its producer.
+        probes: the commits of fresh producers, by their client.
         begun: how many producers each process has initialized.
         ended: the lines about the ends of producers.
     """
@@ -128,7 +129,7 @@ class History:
     errors: list[Line] = field(default_factory=list)
     inits: list[float] = field(default_factory=list)
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    probes: list[float] = field(default_factory=list)
+    probes: dict[str, list[float]] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
     ended: list[Line] = field(default_factory=list)
     first: float = 0.0
@@ -155,7 +156,7 @@ def add_up(lines: Iterable[Line]) -> History:
         elif "fault" in line:
             history.fault.setdefault(line["fault"], line["t"])
         elif "probe" in line:
-            history.probes.append(line["t"])
+            history.probes.setdefault(line["probe"], []).append(line["t"])
         elif "copied" in line:
             history.copied.update(line["copied"])
         elif line["call"] == "ended":

@@ -18,19 +18,8 @@ from typing import Any
 
 from integration.benchmarks.markdown import table
 from integration.chaos.endings import told
-from integration.chaos.plan import (
-    CLIENT,
-    CLIENTS,
-    COPY,
-    FAULTS,
-    ONE_SIDED,
-    OURS,
-    PARTITION,
-    PAUSE,
-    PLAIN,
-    TAKEOVER,
-    cover,
-)
+from integration.chaos.plan import CLIENTS, FAULTS, OURS, PLAIN, cover, parts
+from integration.chaos.reasons import QUICKER, UNPROBED, is_probed_twice, why
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).with_name("rows.jsonl")
@@ -74,15 +63,8 @@ BY_FAULT = """The longest time for which a transactional id had no commit, in an
     again after 3 s. The other brokers notice a dead one after 9 s."""
 EVERY = """Times in seconds. Recovery counts from the fault to the first commit that was begun
     after it, of the id for which that took longest; the stall is as above. "Cluster" is the
-    longest time in which a probe did not commit either; rows that were played before there was
-    one have none."""
-QUICKER = """One cluster elects new leaders sooner than the next one, by chance. So a probe runs
-    beside each row: every half a second a fresh producer of ours begins a transaction with the
-    same coordinator, in topics of its own on the same brokers, and has 4 s for each call. If no
-    fresh producer commits, the wait is most probably the cluster's; a weakness of ours that fresh
-    producers share would not show. In a few rows the client itself went on before its probe, so
-    the probe is a likelihood and no proof. The list has each row in which another client that
-    recovered had a shorter longest stall than ours."""
+    longest time in which no fresh producer of ours committed either; rows that were played
+    before there was one have none."""
 ROWS = """A row's name has the client, the fault, its target, the workload and the cluster's
     `transaction.version` at the start. Workloads: `plain` is one writer, with twelve records in
     a transaction. `bank` is two writers, and each transaction
@@ -100,11 +82,6 @@ REPLACED = """The rows of txnproducer in which a producer ended before the row d
     a row of `takeover` counts as the other writer's, which is not checked. {left} of {all} rows
     have no line here: their producers served to the end."""
 NOT_RECORDED = "not recorded"
-# The probe's step, and the time that a client may need to notice what a fresh one sees at once.
-_STEP_S, _NOTICE_S = 0.5, 0.75
-# A broker struck by these keeps connections open and is silent, so a request that it has ends with
-# its time-out of this length, after the cluster has gone on without that broker.
-_SILENT, _REQUEST_S = (PAUSE, PARTITION, ONE_SIDED), 5.0
 # The causes of findings, where they were looked for.
 NOTES = {
     "kafka-python": (
@@ -145,15 +122,8 @@ def _after(before: Line, line: Line) -> Line:
 
 
 def _order(line: Line) -> tuple[int, int, str]:
-    client, fault = _parts(line)[:2]
+    client, fault = parts(line["row"])[:2]
     return CLIENTS.index(client), FAULTS.index(fault), line["row"]
-
-
-def _parts(line: Line) -> tuple[str, str, str, str, str]:
-    """Return client, fault, target, workload and version of a row."""
-    client, fault, target, workload, version = line["row"].split("/")
-    named = {name.replace(" ", "-"): name for name in FAULTS}
-    return client, named[fault], target.replace("-", " "), workload, version
 
 
 def render(lines: Sequence[Line]) -> str:
@@ -200,6 +170,8 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
     )
     yield from ("", "## Where another client was quicker", "")
     yield from _text(QUICKER)
+    if unprobed := sum(not is_probed_twice(line) for line in _of(lines, OURS)):
+        yield from _text(UNPROBED.format(count=unprobed))
     yield from _quicker(lines)
     yield from ("", "## Why producers were replaced", "")
     ours = _of(lines, OURS)
@@ -225,9 +197,8 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _of(lines: Sequence[Line], client: str, fault: str | None = None) -> list[Line]:
-    return [
-        line for line in lines if _parts(line)[0] == client and fault in (None, _parts(line)[1])
-    ]
+    named = ((line, parts(line["row"])) for line in lines)
+    return [line for line, row in named if row[0] == client and fault in (None, row[1])]
 
 
 def _client_row(lines: Sequence[Line], client: str) -> list[str]:
@@ -288,7 +259,7 @@ def without_causes(lines: Sequence[Line]) -> list[str]:
 
 def _causes(line: Line) -> list[str]:
     """Return why producers of a row ended before it did; nothing if none did."""
-    workload = _parts(line)[3]
+    workload = parts(line["row"])[3]
     if (endings := line.get("endings")) is None:
         writers = 1 if workload == PLAIN else 2
         return [NOT_RECORDED] if line["producers"] > writers else []
@@ -324,53 +295,11 @@ def _quicker(lines: Sequence[Line]) -> Iterator[str]:
             continue
         slower += 1
         yield (
-            f"* `{ours['row']}`: {ours['stall_s']:.2f} s, and {_parts(best)[0]}"
-            f" {best['stall_s']:.2f} s. {_why(ours, best)}"
+            f"* `{ours['row']}`: {ours['stall_s']:.2f} s, and {parts(best['row'])[0]}"
+            f" {best['stall_s']:.2f} s. {why(ours, best)}"
         )
     if not slower:
         yield "There is none."
-
-
-def _why(ours: Line, best: Line) -> str:
-    if ours["stall_s"] - best["stall_s"] <= _STEP_S:
-        return f"The difference is below the {_STEP_S} s between two looks of the probe."
-    cluster = ours.get("cluster_stall_s")
-    if cluster is None:
-        return "There was no probe yet."
-    there = "" if best.get("cluster_stall_s") is None else f" (there {_cluster(best)} s)"
-    if ours["stall_s"] <= cluster + _NOTICE_S:
-        return f"On its cluster, fresh producers of ours stood still for {cluster:.1f} s{there}."
-    fenced: int = ours.get("fenced", 0)
-    # Each client's writers take the id from each other, so only more often is a reason.
-    there_fenced: int | None = best.get("fenced")
-    if _parts(ours)[3] == TAKEOVER and there_fenced is not None and fenced > there_fenced:
-        return (
-            f"Its two writers took the id from each other {fenced} times meanwhile (there"
-            f" {there_fenced}); fresh producers stood still for {cluster:.1f} s."
-        )
-    called = ours.get("called_s")
-    if _parts(ours)[3] == COPY and called is not None and called <= cluster + _NOTICE_S:
-        return (
-            f"Its producers were in a call for {called:.1f} s of these, and fresh ones stood still"
-            f" for {cluster:.1f} s. The rest, outside these calls, was not timed: there the copier"
-            " polls its consumer, kafka-python's, and waits for its partitions."
-        )
-    if _parts(ours)[2] == CLIENT:
-        return f"The fault held the client; fresh producers stood still for {cluster:.1f} s."
-    if _parts(ours)[1] in _SILENT and ours["stall_s"] <= cluster + _REQUEST_S:
-        return (
-            f"Fresh producers stood still for {cluster:.1f} s{there}. A request that the silent"
-            f" broker has already ends with its time-out, {_REQUEST_S:.0f} s after it was sent."
-        )
-    aborted: int = ours.get("aborted_in_stall") or 0
-    # Each takes as long as a transaction of the probe, which is committed.
-    if aborted and ours["stall_s"] <= (1 + aborted) * cluster + _NOTICE_S:
-        return (
-            f"Before the next commit, {aborted} of its transactions ended in an abort (the"
-            " workload aborts some, and a writer that takes the id the other's); fresh producers,"
-            f" with one transaction each, stood still for {cluster:.1f} s{there}."
-        )
-    return f"**Ours was slow**: fresh producers stood still for {cluster:.1f} s{there}."
 
 
 def main() -> int:

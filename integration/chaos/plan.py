@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import product
 
 OURS = "txnproducer"
-CLIENTS = (OURS, "kafka-python", "aiokafka", "confluent-kafka", "java")
+NEUTRAL = "confluent-kafka"
+"""The client of the second probe, beside ours."""
+CLIENTS = (OURS, "kafka-python", "aiokafka", NEUTRAL, "java")
 
 NONE, KILL, STOP, PAUSE = "none", "kill -9", "clean stop", "SIGSTOP"
 PARTITION, ONE_SIDED, SLOW = "partition", "one-sided partition", "slow link"
@@ -86,6 +88,13 @@ class Row:
         version = f"v{self.version}"
         pairs = ((self.target, self.workload), (self.target, version), (self.workload, version))
         return frozenset(pairs)
+
+
+def parts(name: str) -> tuple[str, str, str, str, str]:
+    """Return client, fault, target, workload and version by the name of a row."""
+    client, fault, target, workload, version = name.split("/")
+    named = {name.replace(" ", "-"): name for name in FAULTS}
+    return client, named[fault], target.replace("-", " "), workload, version
 
 
 def targets_of(fault: str) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ Must not know: the plan's order, the table.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from integration.chaos.endings import endings
 from integration.chaos.history import History, Notes, add_up, load
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
+from integration.chaos.probe import COMMIT as PROBES
 from integration.chaos.probe import Probe
 from integration.chaos.sight import Beside, fill, read_all, wait_until_settled
 from integration.chaos.strikes import AWAY_S, Scene, fault, held_s
@@ -51,7 +53,9 @@ class Played:
         hung: how many processes did not end by themselves.
         recovery_s: from the fault to the first commit begun after it.
         stall_s: the longest time without a commit.
-        cluster_stall_s: the longest time without a commit of the probe's fresh producers.
+        cluster_stall_s: the longest time without a commit of our probe's fresh producers.
+        fresh_stalls_s: the longest part of `stall_s` without a commit of a probe's fresh
+            producers, by their client.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
         aborted_in_stall: how many transactions of that id were aborted within `stall_s`.
@@ -72,6 +76,7 @@ class Played:
     recovery_s: float | None = None
     stall_s: float = 0.0
     cluster_stall_s: float | None = None
+    fresh_stalls_s: dict[str, float] | None = None
     fenced: int = 0
     called_s: float | None = None
     aborted_in_stall: int | None = None
@@ -106,8 +111,8 @@ def play(
     played = Played(row.name)
     label = f"{folder.name}-{int(began * 1000) % 10**9}"
     topics = [f"{label}-one", f"{label}-two"] if row.workload == BANK else [f"{label}-one"]
-    probed = [f"{topic}-probe" for topic in topics]
-    for topic in (*topics, *probed):
+    probed = {client: [f"{topic}-{client}" for topic in topics] for client in PROBES}
+    for topic in itertools.chain(topics, *probed.values()):
         kafka.create_topic(topic, PARTITIONS, config={"min.insync.replicas": "2"})
     servers = kafka.bootstrap_servers
     source = f"{label}-source" if row.workload == COPY else ""
@@ -121,8 +126,8 @@ def play(
     notes = Notes(folder / "run.jsonl")
     beside.start()
     writers.start()
-    probe = Probe(replace(jobs[0], topics=probed), folder)
-    watch(lambda: [*writers.pids, probe.pid])
+    probes = [Probe(jobs[0], client, probed[client], folder) for client in PROBES]
+    watch(lambda: [*writers.pids, *(probe.pid for probe in probes)])
     try:
         _wait_for_commits(writers)
         scene = Scene(kafka, row, topics[0], jobs[0].transactional_id, jobs[0].group, writers)
@@ -138,7 +143,8 @@ def play(
         played.failed = f"{type(error).__name__}: {error}"[:300]
     finally:
         played.hung = writers.finish(until + LAST_CALLS_S)
-        probe.stop()
+        for probe in probes:
+            probe.stop()
         beside.stop()
         notes.close()
     try:
@@ -221,6 +227,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     figures = times(history)
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
     played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
+    played.fresh_stalls_s = figures.fresh_stalls_s
     played.called_s, played.aborted_in_stall = figures.called_s, figures.aborted
     played.endings = endings(history)
 

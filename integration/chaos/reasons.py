@@ -1,0 +1,114 @@
+"""The reasons why another client had a shorter longest stall than ours in a row, in words.
+
+Owns: the judgement whether the cluster, the workload or ours was slow, by the figures of two rows.
+Must not know: how a page is laid out, histories.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from integration.chaos.plan import (
+    CLIENT,
+    COPY,
+    NEUTRAL,
+    ONE_SIDED,
+    OURS,
+    PARTITION,
+    PAUSE,
+    TAKEOVER,
+    parts,
+)
+
+Line = dict[str, Any]
+
+# The probe's step, and the time that a client may need to notice what a fresh one sees at once.
+_STEP_S, _NOTICE_S = 0.5, 0.75
+# Two probes take steps of their own, and the commits of one may take longer.
+_WEAK_S = 2 * _STEP_S
+# A broker struck by these keeps connections open and is silent, so a request that it has ends with
+# its time-out of this length, after the cluster has gone on without that broker.
+_SILENT, _REQUEST_S = (PAUSE, PARTITION, ONE_SIDED), 5.0
+
+QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance. So two probes run
+    beside each row: every half a second, a fresh producer of ours and one of {NEUTRAL} each begin
+    a transaction with the same coordinator, in topics of their own on the same brokers, and have
+    4 s for each call. If neither commits, the wait is most probably the cluster's. If those of
+    ours stood still for {_WEAK_S:.0f} s longer than the others, that is a weakness of ours, and
+    the row says so. A client may go on before a probe does, so the probes are a likelihood and no
+    proof. The list has each row in which another client that recovered had a shorter longest
+    stall than ours."""
+UNPROBED = f"""In {{count}} rows of ours, played earlier, the producers of {NEUTRAL} were not
+    there yet: a weakness of ours that our fresh producers share would not show in these."""
+
+
+def is_probed_twice(line: Line) -> bool:
+    """Return whether fresh producers of both clients committed beside a row."""
+    return {OURS, NEUTRAL} <= _fresh(line).keys()
+
+
+def why(ours: Line, best: Line) -> str:
+    """Return the reason why a row of another client was quicker than the same row of ours."""
+    _, fault, target, workload, _ = parts(ours["row"])
+    if ours["stall_s"] - best["stall_s"] <= _STEP_S:
+        return f"The difference is below the {_STEP_S} s between two looks of the probe."
+    fresh, stood = _fresh(ours), _stood(ours, best)
+    cluster = fresh.get(OURS)
+    if cluster is None:
+        return "There was no probe yet."
+    if cluster - fresh.get(NEUTRAL, cluster) > _WEAK_S:
+        return f"**Ours was slow**, fresh ones as well: {stood}."
+    if ours["stall_s"] <= cluster + _NOTICE_S:
+        return f"On its cluster, {stood}."
+    fenced: int = ours.get("fenced", 0)
+    # Each client's writers take the id from each other, so only more often is a reason.
+    there_fenced: int | None = best.get("fenced")
+    if workload == TAKEOVER and there_fenced is not None and fenced > there_fenced:
+        return (
+            f"Its two writers took the id from each other {fenced} times meanwhile (there"
+            f" {there_fenced}); {stood}."
+        )
+    called = ours.get("called_s")
+    if workload == COPY and called is not None and called <= cluster + _NOTICE_S:
+        return (
+            f"Its producers were in a call for {called:.1f} s of these; {stood}. The rest, outside"
+            " these calls, was not timed: there the copier polls its consumer, kafka-python's,"
+            " and waits for its partitions."
+        )
+    if target == CLIENT:
+        return f"The fault held the client; {stood}."
+    if fault in _SILENT and ours["stall_s"] <= cluster + _REQUEST_S:
+        return (
+            f"{stood[0].upper()}{stood[1:]}. A request that the silent broker has already ends"
+            f" with its time-out, {_REQUEST_S:.0f} s after it was sent."
+        )
+    aborted: int = ours.get("aborted_in_stall") or 0
+    # Each takes as long as a transaction of the probe, which is committed.
+    if aborted and ours["stall_s"] <= (1 + aborted) * cluster + _NOTICE_S:
+        return (
+            f"Before the next commit, {aborted} of its transactions ended in an abort (the"
+            f" workload aborts some, and a writer that takes the id the other's); {stood}, with"
+            " one transaction each."
+        )
+    return f"**Ours was slow**: {stood}."
+
+
+def _fresh(line: Line) -> dict[str, float]:
+    """Return for how long fresh producers stood still, by their client."""
+    found: dict[str, float] | None = line.get("fresh_stalls_s")
+    if found:
+        return found
+    # A row of before there were two probes: the longest time in the whole row.
+    cluster = line.get("cluster_stall_s")
+    return {} if cluster is None else {OURS: cluster}
+
+
+def _stood(ours: Line, best: Line) -> str:
+    fresh = _fresh(ours)
+    cluster, there = best.get("cluster_stall_s"), ""
+    if cluster is not None:
+        there = f" (there {cluster:.1f} s)"
+    words = f"fresh producers of ours stood still for {fresh.get(OURS, 0.0):.1f} s{there}"
+    if (neutral := fresh.get(NEUTRAL)) is not None:
+        words += f", and those of {NEUTRAL} for {neutral:.1f} s"
+    return words
