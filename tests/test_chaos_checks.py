@@ -228,6 +228,20 @@ def test_the_time_in_calls_within_the_longest_stall_counts_once() -> None:
     assert figures.called_s == pytest.approx(own + 2.5)
 
 
+def test_the_time_with_a_consumer_within_the_longest_stall_is_counted_by_its_kind() -> None:
+    line = {"writer": "a", "id": "the id", "txn": 9, "call": "input", "at": "ok"}
+    spans = [("poll", 0.2, 0.9), ("poll", 3.0, 4.0), ("rewind", 4.0, 6.5), ("poll", 7.0, 12.0)]
+    waits = [{**line, "t": b, "did": did, "since": a, "until": b} for did, a, b in spans]
+    waits.append({**waits[2], "id": "another", "since": 1.0})
+    lines = [*written(1, 1.0), *written(2, 9.0), *waits]
+    history = add_up(sorted(lines, key=lambda line: line["t"]))
+    assert times(history).waited_s == pytest.approx({"poll": 3.4, "rewind": 2.5})
+    # It is no call of a producer, and no transaction.
+    plain = add_up(written(1, 1.0) + written(2, 9.0))
+    assert (history.txns, history.calls) == (plain.txns, plain.calls)
+    assert (history.first, history.last) == (plain.first, plain.last)
+
+
 def test_aborted_transactions_within_the_longest_stall_are_counted() -> None:
     ends = [(10, 0.5, "aborted"), (11, 3.0, "aborted"), (12, 4.0, "unknown"), (13, 5.0, "aborted")]
     told = [line for txn, at, outcome in ends for line in written(txn, at, outcome)]

@@ -100,7 +100,11 @@ def test_fresh_producers_of_ours_are_no_excuse_where_those_of_another_client_wen
 
 @pytest.mark.parametrize(
     ("called_s", "says"),
-    [(9.1, "a call for 9.1 s of these"), (11.0, "A request that"), (None, "A request that")],
+    [
+        (9.1, "a call for 9.1 s of its stall. The rest"),
+        (11.0, "A request that"),
+        (None, "A request that"),
+    ],
 )
 def test_a_copier_is_not_slow_for_the_time_with_its_consumer(
     called_s: float | None, says: str
@@ -109,6 +113,28 @@ def test_a_copier_is_not_slow_for_the_time_with_its_consumer(
     line = {**load()[0], "cluster_stall_s": 9.9, "stall_s": 11.8, "called_s": called_s}
     ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
     assert says in render([ours, {**other, "stall_s": 8.0}])
+
+
+@pytest.mark.parametrize(
+    ("poll_s", "says"),
+    [
+        (
+            2.0,
+            "s. Its producers were in a call for 9.1 s of its stall, and its consumer, kafka-py",
+        ),
+        (
+            0.3,
+            "was slow**: fresh producers of ours stood still for 9.9 s. Its producers were in a c",
+        ),
+    ],
+)
+def test_time_in_no_call_at_all_is_no_reason_for_a_copier(poll_s: float, says: str) -> None:
+    row = "slow-link/leader/copy/v2"
+    line = {**load()[0], "cluster_stall_s": 9.9, "stall_s": 12.3, "called_s": 9.1}
+    ours = {**line, "row": f"txnproducer/{row}", "waited_s": {"poll": poll_s, "rewind": 0.5}}
+    page = render([ours, {**line, "row": f"java/{row}", "stall_s": 8.0, "cluster_stall_s": None}])
+    assert says in page
+    assert "s in polls until there was a record, 0.5 s in going back to the committed" in page
 
 
 @pytest.mark.parametrize(

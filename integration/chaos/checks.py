@@ -246,6 +246,8 @@ class Times:
             of its fresh producers committed.
         fenced: commits that were refused as fenced within `stall_s`.
         called_s: the part of `stall_s` in which a producer of that id was in a call.
+        waited_s: the parts of `stall_s` in which a copier with that id was busy with its consumer,
+            by their kind.
         aborted: transactions of that id that ended in an abort within `stall_s`: by the workload's
             will, or because the id was taken.
     """
@@ -256,6 +258,7 @@ class Times:
     fresh_stalls_s: dict[str, float]
     fenced: int
     called_s: float
+    waited_s: dict[str, float]
     aborted: int
 
 
@@ -285,6 +288,10 @@ def times(history: History) -> Times:
         and line["error"].startswith(_FENCED)
     ]
     called_s = _covered(history.calls.get(name, []), since, since + stall_s)
+    waited_s = {
+        did: round(_covered(spans, since, since + stall_s), 2)
+        for did, spans in history.waits.get(name, {}).items()
+    }
     aborted = sum(
         txn.transactional_id == name
         and txn.told == ABORTED
@@ -299,6 +306,7 @@ def times(history: History) -> Times:
         _fresh_stalls(history, since, since + stall_s),
         len(fenced),
         round(called_s, 2),
+        waited_s,
         aborted,
     )
 

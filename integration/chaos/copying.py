@@ -27,6 +27,7 @@ class Input(Protocol):
     consumer: Any
 
     def poll(self) -> list[tuple[Place, int]]: ...
+    def has_partitions(self) -> bool: ...
     def rewind(self) -> None: ...
     def close(self) -> None: ...
 
@@ -54,6 +55,9 @@ class KafkaPythonInput:
         return [
             (tuple(place), record.offset) for place, all_ in batches.items() for record in all_
         ]
+
+    def has_partitions(self) -> bool:
+        return bool(self.consumer.assignment())
 
     def rewind(self) -> None:
         """Go back to the committed offsets, or to 0 where there is none."""
@@ -92,6 +96,9 @@ class ConfluentInput:
             for message in messages
             if message.error() is None
         ]
+
+    def has_partitions(self) -> bool:
+        return bool(self.consumer.assignment())
 
     def rewind(self) -> None:
         """Go back to the committed offsets, or to 0 where there is none.

@@ -16,10 +16,11 @@ from typing import Any
 
 from integration.chaos.clients import OPEN, Client, Verdict
 from integration.chaos.copying import Input, next_offsets, open_input
-from integration.chaos.endings import AT_THE_END, ERROR, INPUT, MEMBER, SIGNAL, TURN
-from integration.chaos.history import ABORTED, COMMITTED, UNKNOWN, Notes
+from integration.chaos.endings import AT_THE_END, ERROR, MEMBER, SIGNAL, TURN
+from integration.chaos.history import ABORTED, COMMITTED, INPUT, UNKNOWN, Notes
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, TAKEOVER
+from integration.chaos.waits import CLOSED, NO_PARTITIONS, OPENED, POLLED, REWOUND, Waits
 
 PAUSE_S = 0.02
 LAST_CALLS_S = 20.0
@@ -53,6 +54,7 @@ class Driver:
         self._call_name = ""
         self._input: Input | None = None
         self._batch: list[tuple[tuple[str, int], int]] = []
+        self._waits = Waits(lambda **time: self._note(INPUT, "ok", **time))
 
     def stop(self, *_: object) -> None:
         self._stopped = True
@@ -111,19 +113,30 @@ class Driver:
         job, end = self._job, time.monotonic() + MEMBER_S
         stays = job.writer.startswith("a")
         self._call_name = INPUT
-        self._input = open_input(job.client, job.servers, job.source, job.group)
+        with self._waits.during(OPENED):
+            self._input = open_input(job.client, job.servers, job.source, job.group)
         try:
             while self._goes_on() and (stays or time.monotonic() < end):
                 self._call_name = INPUT
-                self._batch = self._input.poll()
+                self._poll(self._input)
                 if not self._batch:
                     continue
+                self._waits.end()
                 self._number += 1
                 if not self._one(client):
-                    self._input.rewind()
+                    with self._waits.during(REWOUND):
+                        self._input.rewind()
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), self._waits.during(CLOSED):
                 self._input.close()
+
+    def _poll(self, source: Input) -> None:
+        began, had_some = time.monotonic(), source.has_partitions()
+        try:
+            self._batch = source.poll()
+        finally:
+            is_among = had_some and source.has_partitions()
+            self._waits.add(POLLED if is_among else NO_PARTITIONS, began)
 
     def _records(self) -> list[tuple[str, int, str]]:
         job, number = self._job, self._number

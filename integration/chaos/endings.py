@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from integration.chaos.history import History
+from integration.chaos.history import INPUT, History
 from integration.chaos.plan import TAKEOVER
 
 Ending = dict[str, Any]
 
 # What a driver notes: it is the end of the row, or the reason is the workload, a signal, an error.
 AT_THE_END, TURN, MEMBER, SIGNAL, ERROR = "end", "turn", "member", "signal", "error"
-# In place of a call of the producer: the workload's consumer.
-INPUT = "input"
 # What follows from a producer without a note.
 KILLED, HUNG = "killed", "hung"
 

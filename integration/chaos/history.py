@@ -9,7 +9,8 @@ Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init
 "write" (with "records"), "offsets", "commit", "abort", "told", or "sends" for a send that failed
 though the commit succeeded; `at` is "call", "ok" or "error"
 (with "error"). A "told" line has the "outcome" that the application believes, an "ended" line
-the reason for a producer's end (`endings`). Lines of a reader:
+the reason for a producer's end (`endings`). In place of a call, an "input" line has a time that
+a copier spent with its consumer: "did" (`waits`), "since" and "until". Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
 Lines of a probe, at each commit: `{"t", "probe"}`, with the name of its client.
@@ -27,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
+# In place of a call of the producer: the workload's consumer.
+INPUT = "input"
 
 Place = tuple[str, int]
 Line = dict[str, Any]
@@ -118,6 +121,8 @@ class History:
 
     Attributes:
         calls: begin and end of each call that ended, by the id of its producer.
+        waits: begin and end of the times with a copier's consumer, by the id of its producer and
+            by their kind.
         probes: the commits of fresh producers, by their client.
         begun: how many producers each process has initialized.
         ended: the lines about the ends of producers.
@@ -129,6 +134,7 @@ class History:
     errors: list[Line] = field(default_factory=list)
     inits: list[float] = field(default_factory=list)
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    waits: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     probes: dict[str, list[float]] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
     ended: list[Line] = field(default_factory=list)
@@ -161,6 +167,9 @@ def add_up(lines: Iterable[Line]) -> History:
             history.copied.update(line["copied"])
         elif line["call"] == "ended":
             history.ended.append(line)
+        elif line["call"] == INPUT:
+            spans = history.waits.setdefault(line["id"], {}).setdefault(line["did"], [])
+            spans.append((line["since"], line["until"]))
         else:
             _called(history, under_way, line)
             _wrote(history, line)

@@ -19,7 +19,7 @@ from typing import Any
 from integration.benchmarks.markdown import table
 from integration.chaos.endings import told
 from integration.chaos.plan import CLIENTS, FAULTS, OURS, PLAIN, cover, parts
-from integration.chaos.reasons import QUICKER, UNPROBED, is_probed_twice, why
+from integration.chaos.reasons import COPIED, QUICKER, UNPROBED, is_probed_twice, why
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).with_name("rows.jsonl")
@@ -170,6 +170,7 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
     )
     yield from ("", "## Where another client was quicker", "")
     yield from _text(QUICKER)
+    yield from _text(COPIED)
     if unprobed := sum(not is_probed_twice(line) for line in _of(lines, OURS)):
         yield from _text(UNPROBED.format(count=unprobed))
     yield from _quicker(lines)

@@ -58,6 +58,7 @@ class Played:
             producers, by their client.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
+        waited_s: how much of `stall_s` a copier with that id was busy with its consumer, by kind.
         aborted_in_stall: how many transactions of that id were aborted within `stall_s`.
         endings: why producers ended before the row did, or None if the client's driver notes no
             ends.
@@ -79,6 +80,7 @@ class Played:
     fresh_stalls_s: dict[str, float] | None = None
     fenced: int = 0
     called_s: float | None = None
+    waited_s: dict[str, float] | None = None
     aborted_in_stall: int | None = None
     endings: list[dict[str, Any]] | None = None
     seconds: float = 0.0
@@ -229,6 +231,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
     played.fresh_stalls_s = figures.fresh_stalls_s
     played.called_s, played.aborted_in_stall = figures.called_s, figures.aborted
+    played.waited_s = figures.waited_s
     played.endings = endings(history)
 
 

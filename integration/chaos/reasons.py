@@ -19,6 +19,7 @@ from integration.chaos.plan import (
     TAKEOVER,
     parts,
 )
+from integration.chaos.waits import CLOSED, NO_PARTITIONS, OPENED, POLLED, REWOUND
 
 Line = dict[str, Any]
 
@@ -30,6 +31,14 @@ _WEAK_S = 2 * _STEP_S
 # its time-out of this length, after the cluster has gone on without that broker.
 _SILENT, _REQUEST_S = (PAUSE, PARTITION, ONE_SIDED), 5.0
 
+_WITH = {
+    POLLED: "in polls until there was a record",
+    NO_PARTITIONS: "in polls without a partition",
+    REWOUND: "in going back to the committed offsets",
+    OPENED: "in its making",
+    CLOSED: "in its closing",
+}
+
 QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance. So two probes run
     beside each row: every half a second, a fresh producer of ours and one of {NEUTRAL} each begin
     a transaction with the same coordinator, in topics of their own on the same brokers, and have
@@ -38,6 +47,8 @@ QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance
     the row says so. A client may go on before a probe does, so the probes are a likelihood and no
     proof. The list has each row in which another client that recovered had a shorter longest
     stall than ours."""
+COPIED = """A consumer that gets a partition waits until no transaction with offsets of it is open.
+    So in `copy` a slow producer can hold up the other member's consumer."""
 UNPROBED = f"""In {{count}} rows of ours, played earlier, the producers of {NEUTRAL} were not
     there yet: a weakness of ours that our fresh producers share would not show in these."""
 
@@ -49,7 +60,6 @@ def is_probed_twice(line: Line) -> bool:
 
 def why(ours: Line, best: Line) -> str:
     """Return the reason why a row of another client was quicker than the same row of ours."""
-    _, fault, target, workload, _ = parts(ours["row"])
     if ours["stall_s"] - best["stall_s"] <= _STEP_S:
         return f"The difference is below the {_STEP_S} s between two looks of the probe."
     fresh, stood = _fresh(ours), _stood(ours, best)
@@ -60,7 +70,16 @@ def why(ours: Line, best: Line) -> str:
         return f"**Ours was slow**, fresh ones as well: {stood}."
     if ours["stall_s"] <= cluster + _NOTICE_S:
         return f"On its cluster, {stood}."
-    fenced: int = ours.get("fenced", 0)
+    return (
+        _workload(ours, best, cluster, stood)
+        or _fault(ours, cluster, stood)
+        or f"**Ours was slow**: {stood}.{_spent(ours)}"
+    )
+
+
+def _workload(ours: Line, best: Line, cluster: float, stood: str) -> str:
+    """Return the reason that lies in the workload, or nothing."""
+    workload, fenced = parts(ours["row"])[3], ours.get("fenced", 0)
     # Each client's writers take the id from each other, so only more often is a reason.
     there_fenced: int | None = best.get("fenced")
     if workload == TAKEOVER and there_fenced is not None and fenced > there_fenced:
@@ -68,13 +87,23 @@ def why(ours: Line, best: Line) -> str:
             f"Its two writers took the id from each other {fenced} times meanwhile (there"
             f" {there_fenced}); {stood}."
         )
-    called = ours.get("called_s")
-    if workload == COPY and called is not None and called <= cluster + _NOTICE_S:
+    called, waited = ours.get("called_s"), ours.get("waited_s")
+    if workload != COPY or called is None or called > cluster + _NOTICE_S:
+        return ""
+    if waited is None:
         return (
-            f"Its producers were in a call for {called:.1f} s of these; {stood}. The rest, outside"
-            " these calls, was not timed: there the copier polls its consumer, kafka-python's,"
-            " and waits for its partitions."
+            f"{stood[0].upper()}{stood[1:]}.{_spent(ours)} The rest, outside these calls, was not"
+            " timed: there the copier polls its consumer, kafka-python's, and waits for its"
+            " partitions."
         )
+    if ours["stall_s"] - called - sum(waited.values()) > _NOTICE_S:
+        return ""
+    return f"{stood[0].upper()}{stood[1:]}.{_spent(ours)}"
+
+
+def _fault(ours: Line, cluster: float, stood: str) -> str:
+    """Return the reason that lies in the fault or in transactions without a commit, or nothing."""
+    _, fault, target, _, _ = parts(ours["row"])
     if target == CLIENT:
         return f"The fault held the client; {stood}."
     if fault in _SILENT and ours["stall_s"] <= cluster + _REQUEST_S:
@@ -90,7 +119,18 @@ def why(ours: Line, best: Line) -> str:
             f" workload aborts some, and a writer that takes the id the other's); {stood}, with"
             " one transaction each."
         )
-    return f"**Ours was slow**: {stood}."
+    return ""
+
+
+def _spent(ours: Line) -> str:
+    """Return a sentence about the calls in which a copier stood still; nothing for others."""
+    called = ours.get("called_s")
+    if parts(ours["row"])[3] != COPY or called is None:
+        return ""
+    waited = ours.get("waited_s") or {}
+    spent = [f"{waited[did]:.1f} s {words}" for did, words in _WITH.items() if waited.get(did)]
+    consumer = f", and its consumer, kafka-python's, {', '.join(spent)}" if spent else ""
+    return f" Its producers were in a call for {called:.1f} s of its stall{consumer}."
 
 
 def _fresh(line: Line) -> dict[str, float]:
