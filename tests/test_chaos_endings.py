@@ -82,6 +82,59 @@ def test_a_producer_whose_initialization_failed_is_one_cause_and_no_killed_proce
     assert [each["why"] for each in killed] == ["error", "killed"]
 
 
+def init(writer: str, began: float, ended: float | None, at: str = "ok") -> list[dict[str, Any]]:
+    call = {**line("init", "call", writer), "t": began}
+    more = {"error": "KafkaTimeoutError: late"} if at == "error" else {}
+    return [call] if ended is None else [call, {**line("init", at, writer, **more), "t": ended}]
+
+
+@pytest.mark.parametrize(
+    ("others", "is_taken"),
+    [
+        ([], False),
+        (init("b1", 5.0, 6.0), True),
+        (init("b1", 1.0, 2.4), True),  # it overlaps the producer's own
+        (init("b1", 6.9, 9.0), True),  # it overlaps the fence
+        (init("b1", 6.9, None), True),  # its process was killed in it
+        (init("b1", 5.0, 6.0, "error"), True),  # it may have reached the coordinator
+        (init("b1", 1.0, 1.9), False),  # the producer's own took the id later
+        (init("b1", 7.1, 7.2), False),  # it came after the fence
+        (init("a0", 5.0, 6.0), False),  # no other writer
+        ([{**each, "id": "y"} for each in init("b1", 5.0, 6.0)], False),
+    ],
+)
+@pytest.mark.parametrize("during", ["commit", "abort", "begin", "init"])
+def test_a_fence_is_the_workload_s_only_if_the_other_writer_took_the_id_meanwhile(
+    others: list[dict[str, Any]], is_taken: bool, during: str
+) -> None:
+    # The producer before it was made at 0.5, before the first calls of the other writer.
+    before = [*init("a1", 0.5, 0.6), {**line("ended", why="turn"), "t": 0.9}]
+    own = init("a1", 2.0, 2.5, "error" if during == "init" else "ok")
+    fence = {**failed(during, FENCED, "restart"), "t": 7.0}
+    lines = sorted([*before, *own, *others, fence], key=lambda each: each["t"])
+    (ending,) = [each for each in ends_of(*lines) if each["why"] == "error"]
+    says = told(ending, "takeover")
+    assert ending["taken"] is is_taken
+    assert says.startswith("the workload: `Prod" if is_taken else "**not explained**: `Prod")
+
+
+def test_fences_with_and_without_another_writer_are_counted_apart() -> None:
+    lines = [*init("a1", 1.0, 1.1), *init("b1", 2.0, 2.1)]
+    lines.append({**failed("commit", FENCED, "restart"), "t": 3.0})
+    lines += [*init("a1", 4.0, 4.1), {**failed("commit", FENCED, "restart"), "t": 5.0}]
+    ended = {**line("ended", writer="b1", why="end"), "t": 6.0}
+    found = ends_of(*lines, ended)
+    assert [(each["taken"], each["count"]) for each in found] == [(True, 1), (False, 1)]
+
+
+def test_the_page_counts_the_rows_whose_fences_were_not_checked() -> None:
+    fence = failed("commit", FENCED, "restart") | {"count": 2}
+    row = {**load_rows()[0], "row": "txnproducer/none/all/takeover/v1", "endings": [fence]}
+    assert "In 1 rows, played earlier, each fence counts" in render([row])
+    checked = {**row, "endings": [{**fence, "taken": True}, {"why": "turn", "count": 1}]}
+    assert "each fence counts" not in render([checked])
+
+
 @pytest.mark.parametrize(
     ("ending", "workload", "says"),
     [

@@ -20,6 +20,7 @@ A value is `writer:txn:index:count`; a copied record has `:partition-offset` of 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -116,11 +117,29 @@ class Reading:
 
 
 @dataclass
+class Init:
+    """A call that initializes a producer, which takes the id from its owner.
+
+    Attributes:
+        writer: the process.
+        transactional_id: the id.
+        began: the time of the call.
+        ended: the time of its end, or endless if its process was killed in it.
+    """
+
+    writer: str
+    transactional_id: str
+    began: float
+    ended: float = math.inf
+
+
+@dataclass
 class History:
     """All lines of a row, added up.
 
     Attributes:
         calls: begin and end of each call that ended, by the id of its producer.
+        init_calls: the calls that began to initialize a producer.
         waits: begin and end of the times with a copier's consumer, by the id of its producer and
             by their kind.
         probes: the commits of fresh producers, by their client.
@@ -133,6 +152,7 @@ class History:
     fault: dict[str, float] = field(default_factory=dict)
     errors: list[Line] = field(default_factory=list)
     inits: list[float] = field(default_factory=list)
+    init_calls: list[Init] = field(default_factory=list)
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     waits: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     probes: dict[str, list[float]] = field(default_factory=dict)
@@ -190,8 +210,13 @@ def _called(history: History, under_way: dict[tuple[str, str], float], line: Lin
     call = line["writer"], line["call"]
     if line["at"] == "call":
         under_way[call] = line["t"]
+        if line["call"] == "init":
+            history.init_calls.append(Init(line["writer"], line["id"], line["t"]))
     elif (began := under_way.pop(call, None)) is not None:
         history.calls.setdefault(line["id"], []).append((began, line["t"]))
+        if line["call"] == "init":
+            last = (each for each in reversed(history.init_calls) if each.writer == line["writer"])
+            next(last).ended = line["t"]
 
 
 def _wrote(history: History, line: Line) -> None:

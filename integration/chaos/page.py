@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.benchmarks.markdown import table
-from integration.chaos.endings import told
+from integration.chaos.endings import is_unchecked, told
 from integration.chaos.plan import CLIENTS, FAULTS, OURS, PLAIN, cover, parts
 from integration.chaos.reasons import COPIED, QUICKER, UNPROBED, is_probed_twice, why
 
@@ -78,9 +78,12 @@ REPLACED = """The rows of txnproducer in which a producer ended before the row d
     Two writers that take one id from each other end each other's producers, and a member that
     leaves its group closes its producer: these belong to the workload. A commit whose answers are
     lost for good ends its producer by the protocol. A cause that neither the workload nor the
-    fault nor the protocol explains is printed in bold. Each fence in
-    a row of `takeover` counts as the other writer's, which is not checked. {left} of {all} rows
-    have no line here: their producers served to the end."""
+    fault nor the protocol explains is printed in bold. A fence in a
+    row of `takeover` counts as the other writer's only if that one's `init_transactions()`
+    overlapped or ended between this producer's own and the fence. {left} of {all} rows have no
+    line here: their producers served to the end."""
+UNCHECKED = """In {count} rows, played earlier, each fence counts as the other writer's
+    without this check."""
 NOT_RECORDED = "not recorded"
 # The causes of findings, where they were looked for.
 NOTES = {
@@ -178,6 +181,8 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
     ours = _of(lines, OURS)
     rows = [line for line in ours if _causes(line)]
     yield from _text(REPLACED.format(left=len(ours) - len(rows), all=len(ours)))
+    if unchecked := sum(any(map(is_unchecked, line.get("endings") or ())) for line in ours):
+        yield from _text(UNCHECKED.format(count=unchecked))
     yield from table(("row", "producers", "causes"), [_replaced(line) for line in rows])
     yield from ("", "## What was wrong", "")
     yield from _wrong(lines)
