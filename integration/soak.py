@@ -4,12 +4,13 @@ Why it exists: what grows by a little with each transaction, fault or login show
 Owns: the writers, the samples, the judgement that nothing grows. Must not know: how brokers are
 struck (`chaos.faults`), what is right in a topic (`chaos.run`).
 
-Three producers write over TLS, logged in by SCRAM for a minute at a time: ten records a
-transaction, 2,000 in one call, and records with a group's offsets. They pause between
-transactions, so that all records of an hour can be read back and compared. Every two seconds a
-sample is taken of this process: memory, threads, descriptors, and the time of each transaction
-since the last sample. What the soak itself keeps of a transaction is one byte, and samples go to
-a file, so that memory that grows is the producers'.
+Four services write over TLS, logged in by SCRAM for a minute at a time: ten records a transaction,
+2,000 in one call, records with a group's offsets, and ten records with a new producer each time.
+Each aborts every seventh transaction. They pause between transactions, so that all records of an
+hour can be read back and compared. Every two seconds a sample is taken of this process: memory,
+threads, descriptors, renewed logins, and the time of each transaction since the last sample. What
+the soak itself keeps of a transaction is one byte, and samples go to a file, so that memory that
+grows is the producers'.
 
 `python -m integration.soak_page results/soak.json` takes the result into the documentation.
 """
@@ -30,14 +31,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from integration.chaos.faults import KINDS, Faults
 from integration.chaos.run import PARTITIONS, Account, check
 from integration.readers import read_with_confluent
 from integration.soak_picture import draw
-from integration.soak_samples import Sample, growth
+from integration.soak_samples import Sample, growth, not_renewed
 from txnproducer import TransactionalProducer, __version__, errors
 from txnproducer._record.implementation import IMPL
+from txnproducer._wire.reauthentication import Reauthentication
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.testing import EmbeddedKafka
 
@@ -48,20 +51,26 @@ _EVERY_S = 2.0
 _ENDS_S = 180.0  # longer than any call may take
 _SESSION_MS = 60_000
 _OUTCOMES = ("committed", "aborted", "unknown")
+_ABORTED_EVERY = 7
 _SETTINGS = {"max_block_ms": 60_000, "request_timeout_ms": 5_000, "delivery_timeout_ms": 60_000}
 
 
 @dataclass
 class Writer:
-    """One producer's work, repeated until the end.
+    """One service's work, repeated until the end.
 
     Attributes:
+        of_a_producer: the number of transactions after which a producer is closed and the next one
+            made; 0 keeps it.
+        producers: that were made.
         told: an index into `_OUTCOMES` for each transaction; the first one has the number 1.
     """
 
     name: str
     records: int
     pause_s: float
+    of_a_producer: int = 0
+    producers: int = 0
     aborts: Counter[str] = field(default_factory=Counter)
     new_producers: Counter[str] = field(default_factory=Counter)
     took_s: list[float] = field(default_factory=list)
@@ -87,8 +96,10 @@ class Writer:
                 **kafka.security_config(),
                 **_SETTINGS,
             ) as producer:
+                self.producers += 1
                 _again(producer.init_transactions)
-                while not stop.is_set() and self._goes_on(producer):
+                last = len(self.told) + (self.of_a_producer or sys.maxsize)
+                while len(self.told) < last and not stop.is_set() and self._goes_on(producer):
                     stop.wait(self.pause_s)
 
     def _goes_on(self, producer: TransactionalProducer) -> bool:
@@ -110,6 +121,9 @@ class Writer:
         producer.begin_transaction()
         try:
             self._send(producer, number)
+            if number % _ABORTED_EVERY == 0:
+                _again(producer.abort_transaction)
+                return "aborted"
             _again(producer.commit_transaction)
         except errors.KafkaError as error:
             if error.recovery != "abort":
@@ -144,6 +158,26 @@ def _again(call) -> None:
                 raise
 
 
+# --- renewed logins -----------------------------------------------------------------------------
+
+renewals: Counter[str] = Counter()
+
+
+_collect = Reauthentication.collect
+
+
+def collect_and_count(login: Reauthentication) -> bytes | int | None:
+    """Take a step of a login, and count the renewals that brokers have accepted.
+
+    The package has no metric of them, and a renewal that is never due would leave all else as it
+    is until the brokers close the connection.
+    """
+    outcome = _collect(login)
+    if isinstance(outcome, int):
+        renewals["accepted"] += 1
+    return outcome
+
+
 # --- samples ------------------------------------------------------------------------------------
 
 
@@ -162,6 +196,7 @@ def sample(began: float, writers: list[Writer], faults: int) -> Sample:
         round(statistics.median(took) * 1000, 2) if took else 0.0,
         round(max(took, default=0.0) * 1000, 1),
         faults,
+        renewals["accepted"],
     )
     with SAMPLES.open("a", encoding="utf-8") as file:
         file.write(json.dumps(taken) + "\n")
@@ -182,13 +217,17 @@ def soak(minutes: float, version: str) -> int:
         Writer("short", 10, 0.02),
         Writer("long", 2_000, 5.0),
         Writer("offsets", 30, 0.2),
+        Writer("fresh", 10, 1.0, of_a_producer=1),
     ]
     wrong: list[str] = []
     about = _about(minutes, version)
     RESULTS.parent.mkdir(exist_ok=True)
     SAMPLES.write_text("", "utf-8")
     settings = {"connections.max.reauth.ms": _SESSION_MS}
-    with EmbeddedKafka(3, version=version, listeners=("SASL_SSL",), settings=settings) as kafka:
+    with (
+        EmbeddedKafka(3, version=version, listeners=("SASL_SSL",), settings=settings) as kafka,
+        patch.object(Reauthentication, "collect", collect_and_count),
+    ):
         plain = kafka.addresses("PLAINTEXT")
         for writer in writers:
             config = {"min.insync.replicas": "2"}
@@ -222,7 +261,7 @@ def soak(minutes: float, version: str) -> int:
     wrong += [f"a fault could not be made: {error!r}" for error in faults.errors]
     lines = SAMPLES.read_text("utf-8").splitlines()
     samples = [Sample(*json.loads(line)) for line in lines]
-    wrong += growth(samples)
+    wrong += growth(samples) + not_renewed(samples, 2 * _SESSION_MS / 1000)
     about["load_after"] = _load()
     _note(about, samples, writers, faults.counts, wrong)
     return 1 if wrong else 0
@@ -231,7 +270,8 @@ def soak(minutes: float, version: str) -> int:
 def _show(latest: Sample) -> None:
     print(
         f"{latest.at_s:7.0f} s  {latest.memory_mb:6.1f} MB  {latest.threads:3} threads "
-        f" {latest.descriptors:3} descriptors  {latest.transactions:5} transactions, "
+        f" {latest.descriptors:3} descriptors  {latest.renewals:4} renewals "
+        f" {latest.transactions:5} transactions, "
         f" median {latest.median_ms:.1f} ms, longest {latest.longest_ms:.0f} ms",
         flush=True,
     )
@@ -272,6 +312,7 @@ def _note(
         "about": about,
         "faults": dict(faults),
         "outcomes": {each.name: dict(Counter(each.account.outcomes.values())) for each in writers},
+        "producers": {each.name: each.producers for each in writers},
         "new_producers": {each.name: dict(each.new_producers) for each in writers},
         "wrong": wrong,
     }

@@ -96,9 +96,17 @@ def _run(told: Told) -> str:
         f" {about['version']}, commit {about['commit']}{changes}, {about['implementation']} parts,"
         f" Python {about['python']}, Kafka {about['kafka']}, on {about['processors']} processors"
         f" (load {about['load_before']} at the begin, {about['load_after']} at the end)."
-        f" Three producers wrote over TLS to three brokers and logged in by SCRAM again each"
-        f" minute. Faults that took effect: {faults or 'none'}."
+        f" Four services wrote over TLS to three brokers, with logins by SCRAM that are valid for"
+        f" a minute: {told['samples'][-1][-1]:,} times a login was renewed on a living connection."
+        f" {_made(told)} Faults that took effect: {faults or 'none'}."
     )
+
+
+def _made(told: Told) -> str:
+    """Return how many producers were made, in words."""
+    made = told["producers"]
+    most = max(made, key=made.get)
+    return f"{sum(made.values()):,} producers were made, {made[most]:,} of them by '{most}'."
 
 
 def _times(kind: str, count: int) -> str:
@@ -122,7 +130,9 @@ def _outcomes(told: Told) -> str:
         for cause, count in each.items()
     ]
     new = (
-        f"Producers were replaced: {'; '.join(causes)}." if causes else "No producer was replaced."
+        f"Producers were replaced after an error: {'; '.join(causes)}."
+        if causes
+        else "No producer was replaced after an error."
     )
     return f"Of {total.total():,} transactions ({of_each}) the outcomes are: {shares}. {new}"
 

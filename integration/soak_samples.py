@@ -5,6 +5,7 @@ Must not know: how samples are taken, drawn or told.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ class Sample(NamedTuple):
         median_ms: how long these took; 0 if there are none.
         longest_ms: likewise.
         faults: that took effect since the begin, and are over.
+        renewals: of logins on living connections, accepted since the begin.
     """
 
     at_s: float
@@ -35,6 +37,7 @@ class Sample(NamedTuple):
     median_ms: float
     longest_ms: float
     faults: int
+    renewals: int
 
 
 def quarters(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
@@ -53,6 +56,20 @@ def growth(samples: Sequence[Sample]) -> list[str]:
         if after > before * allowed:
             grown.append(f"{name}: {before} in the second quarter, {after} in the last")
     return grown
+
+
+def not_renewed(samples: Sequence[Sample], due_s: float) -> list[str]:
+    """Return the quarters of a run in which no login was renewed, if one was due in each.
+
+    Args:
+        due_s: within so many seconds a login is renewed.
+    """
+    ends = [(part[-1].at_s, part[-1].renewals) for part in quarters(samples)]
+    return [
+        f"no login was renewed from {begin_s:.0f} s to {end_s:.0f} s"
+        for (begin_s, before), (end_s, after) in itertools.pairwise([(0.0, 0), *ends])
+        if end_s - begin_s >= due_s and after == before
+    ]
 
 
 def summed_up(part: Sequence[Sample]) -> dict[str, Any]:
@@ -85,7 +102,8 @@ def thinned(samples: Sequence[Sample], count: int) -> Iterator[Sample]:
     """Return at most so many samples: neighbours become one.
 
     Memory and medians are the medians of the neighbours, threads, descriptors and the longest
-    transaction are their largest, transactions are their sum, time and faults are the last one's.
+    transaction are their largest, transactions are their sum. Time, faults and renewals are the
+    last one's.
     """
     step = -(-len(samples) // count)
     for first in range(0, len(samples), step):
@@ -100,4 +118,5 @@ def thinned(samples: Sequence[Sample], count: int) -> Iterator[Sample]:
             told["median_ms"] or 0.0,
             told["longest_ms"],
             part[-1].faults,
+            part[-1].renewals,
         )

@@ -14,13 +14,14 @@ from integration.soak_picture import draw
 from integration.soak_samples import (
     Sample,
     growth,
+    not_renewed,
     quarters,
     summed_up,
     thinned,
     trend_mb_per_hour,
 )
 
-STEADY = Sample(0.0, 70.0, 14, 29, 20, 5.0, 9.0, 0)
+STEADY = Sample(0.0, 70.0, 14, 29, 20, 5.0, 9.0, 0, 0)
 AGAIN = "run: python -m integration.soak_page"
 
 
@@ -50,6 +51,7 @@ def result(*, wrong: tuple[str, ...] = (), **last: Any) -> dict[str, Any]:
             "about": about,
             "faults": {"kill leader": 3},
             "outcomes": {"short": {"committed": 790}, "long": {"committed": 9, "aborted": 1}},
+            "producers": {"short": 1, "long": 59},
             "new_producers": {"short": {}, "long": {}},
             "wrong": [*wrong, *growth(found)],
             "samples": found,
@@ -89,6 +91,25 @@ def test_the_trend_is_in_megabytes_an_hour():
     assert trend_mb_per_hour(rising) == pytest.approx(60)
 
 
+def renewed(*of_quarters: int) -> list[Sample]:
+    """Return samples with so many renewed logins at the end of each quarter."""
+    return [
+        each._replace(renewals=of_quarters[number // 10]) for number, each in enumerate(samples())
+    ]
+
+
+def test_a_quarter_without_a_renewed_login_is_named():
+    assert not_renewed(renewed(0, 3, 5, 9), 20.0) == ["no login was renewed from 0 s to 20 s"]
+    assert not_renewed(renewed(1, 3, 3, 9), 20.0) == ["no login was renewed from 40 s to 60 s"]
+    assert not_renewed(renewed(0, 0, 0, 0), 21.0) == []  # none is due within such a quarter
+
+
+def test_the_page_says_how_many_logins_were_renewed_and_producers_made():
+    told = text_of(result(renewals=1234))
+    assert "1,234 times a login was renewed on a living connection." in told
+    assert "60 producers were made, 59 of them by 'long'." in told
+
+
 def test_four_quarters_hold_each_sample_once():
     found = samples()[:39]
     assert [each for part in quarters(found) for each in part] == found
@@ -110,7 +131,7 @@ def test_fewer_samples_keep_the_peaks_and_the_sums():
 
 
 def test_the_file_of_hours_stays_below_100_kb():
-    busy = Sample(1234.5, 71.2, 15, 28, 23, 104.72, 12345.6, 51)
+    busy = Sample(1234.5, 71.2, 15, 28, 23, 104.72, 12345.6, 51, 12345)
     hours = [busy._replace(at_s=1000.5 + 2 * number) for number in range(3600)]
     told = kept({**result(), "samples": hours})
     assert len(written(told)) < 100_000
@@ -143,7 +164,10 @@ def test_the_page_names_the_sources_and_the_causes_of_new_producers():
     told["about"]["changed"] = True
     told["new_producers"]["long"] = {"ProducerFencedError('...')": 2}
     assert "version 1.2.3, commit abcdef0 and changes, cython parts" in text_of(told)
-    assert "Producers were replaced: 2 times `ProducerFencedError('...')`." in text_of(told)
+    assert (
+        "Producers were replaced after an error: 2 times `ProducerFencedError('...')`."
+        in text_of(told)
+    )
     assert "790 of 'short', 10 of 'long'" in text_of(told)
 
 
