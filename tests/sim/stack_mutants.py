@@ -449,4 +449,12 @@ FEARED = (
         '            raise SaslAuthenticationError("the broker has sent no token")\n',
         "the last answer of a login proves that the broker knows the password, too",
     ),
+    Mutant(
+        "an-end-is-acknowledged-first",
+        "_shell/base_producer.py",
+        "        error = None if result.error is None else self._explained(result.error)\n",
+        "        result.is_acked = True\n"
+        "        error = None if result.error is None else self._explained(result.error)\n",
+        "an end has been seen once its call has found it",
+    ),
 )

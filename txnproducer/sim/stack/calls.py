@@ -47,6 +47,7 @@ class ServiceCalls:
     Attributes:
         rng: likewise.
         producer: may be closed on another thread while a call is under way; None for none.
+        was_interrupted: whether the last call that was repeated had been interrupted.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ServiceCalls:
         self._name = name
         self.rng = rng
         self.producer: TransactionalProducer | None = None
+        self.was_interrupted = False
 
     def strikes(self, fault: str) -> bool:
         """Return whether a fault happens here."""
@@ -99,11 +101,13 @@ class ServiceCalls:
     def repeat(self, name: str, call: Callable[[], Any]) -> BaseException | None:
         """Make a call, and again while the next step is to resume. Return its error."""
         calls = 0
+        self.was_interrupted = False
         while True:
             calls += 1
             _, error = self.call(name, self._world.max_block_ms, call)
             # An interrupt ends only the wait: the same call, made again, waits for the same end.
             if isinstance(error, InterruptError):
+                self.was_interrupted = True
                 continue
             if not (isinstance(error, KafkaError) and error.recovery == "resume"):
                 return error

@@ -83,7 +83,7 @@ class TransactionWork:
         self._spans.begins()
         _, error = self._calls.call("begin_transaction", 0, self._producer.begin_transaction)
         if isinstance(error, InterruptError):
-            return self._abort(self._new_attempt())  # it may have begun
+            return self._abort(self._new_attempt(), may_be_none=True)
         if error is not None:
             return False
         attempt = self._new_attempt()
@@ -247,15 +247,29 @@ class TransactionWork:
         # Before the call: an interrupt of it may come after the request was sent.
         attempt.is_commit_asked = True
         error = self._calls.repeat("commit_transaction", self._producer.commit_transaction)
+        self._judge_repeated(attempt, error)
         if error is None:
             self._spans.ends(has_returned=True)
             self._claim(attempt, "committed")
             return True
         return self._after(attempt, error)
 
-    def _abort(self, attempt: Attempt) -> bool:
+    def _abort(self, attempt: Attempt, *, may_be_none: bool = False) -> bool:
+        """Abort a transaction. An interrupt of its begin may have left none."""
         error = self._calls.repeat("abort_transaction", self._producer.abort_transaction)
+        # An abort that is asked for after a commit is refused if that has succeeded.
+        if not (may_be_none or attempt.is_commit_asked):
+            self._judge_repeated(attempt, error)
         return self._after_abort(attempt, error)
+
+    def _judge_repeated(self, attempt: Attempt, error: BaseException | None) -> None:
+        """Judge the end of a transaction that nobody else can have ended."""
+        is_closed = self._producer._refusal is not None  # noqa: SLF001 - the judge looks inside
+        is_refused = isinstance(error, IllegalStateError) and not is_closed
+        if is_refused and self._calls.was_interrupted:
+            self._judge.violate(
+                "state", f"the end of {attempt.name} is refused after an interrupt: {error!r}"
+            )
 
     def _after_abort(self, attempt: Attempt, error: BaseException | None) -> bool:
         if error is None:
