@@ -19,10 +19,20 @@ from integration.chaos.plan import (
     TAKEOVER,
     parts,
 )
-from integration.chaos.waits import CLOSED, NO_PARTITIONS, OPENED, POLLED, REWOUND
+from integration.chaos.waits import (
+    ABSENT,
+    CLOSED,
+    NO_PARTITIONS,
+    OPENED,
+    POLLED,
+    REWOUND,
+    STARTED,
+)
 
 Line = dict[str, Any]
 
+# Two plays of one row differ by that much in the median.
+_CHANCE_S = 0.5
 # The probe's step, and the time that a client may need to notice what a fresh one sees at once.
 _STEP_S, _NOTICE_S = 0.5, 0.75
 # Two probes take steps of their own, and the commits of one may take longer.
@@ -38,15 +48,19 @@ _WITH = {
     OPENED: "in its making",
     CLOSED: "in its closing",
 }
+# A process that stands still for 10 s can do nothing for 10 s.
+_HELD_S = {PAUSE: 10.0}
 
 QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance. So two probes run
     beside each row: every half a second, a fresh producer of ours and one of {NEUTRAL} each begin
     a transaction with the same coordinator, in topics of their own on the same brokers, and have
     4 s for each call. If neither commits, the wait is most probably the cluster's. If those of
     ours stood still for {_WEAK_S:.0f} s longer than the others, that is a weakness of ours, and
-    the row says so. A client may go on before a probe does, so the probes are a likelihood and no
-    proof. The list has each row in which another client that recovered had a shorter longest
-    stall than ours."""
+    the row says so; otherwise the quicker of the two counts. A client may go on before a probe
+    does, so the probes are a likelihood and no proof. The list has each row in which another
+    client that recovered had a shorter longest stall than ours. A difference of at most
+    {_CHANCE_S} s is not judged, since two plays of one row differ by as much. "Ours was slow"
+    means that neither the cluster nor the fault nor the workload accounts for the time."""
 COPIED = """A consumer that gets a partition waits until no transaction with offsets of it is open.
     So in `copy` a slow producer can hold up the other member's consumer."""
 UNPROBED = f"""In {{count}} rows of ours, played earlier, the producers of {NEUTRAL} were not
@@ -60,13 +74,14 @@ def is_probed_twice(line: Line) -> bool:
 
 def why(ours: Line, best: Line) -> str:
     """Return the reason why a row of another client was quicker than the same row of ours."""
-    if ours["stall_s"] - best["stall_s"] <= _STEP_S:
-        return f"The difference is below the {_STEP_S} s between two looks of the probe."
+    if ours["stall_s"] - best["stall_s"] <= _CHANCE_S:
+        return f"One play of each does not tell {_CHANCE_S} s apart."
     fresh, stood = _fresh(ours), _stood(ours, best)
-    cluster = fresh.get(OURS)
-    if cluster is None:
+    if not fresh:
         return "There was no probe yet."
-    if cluster - fresh.get(NEUTRAL, cluster) > _WEAK_S:
+    # Those of one client may be slow by themselves.
+    cluster = min(fresh.values())
+    if fresh.get(OURS, cluster) - cluster > _WEAK_S:
         return f"**Ours was slow**, fresh ones as well: {stood}."
     if ours["stall_s"] <= cluster + _NOTICE_S:
         return f"On its cluster, {stood}."
@@ -105,8 +120,11 @@ def _fault(ours: Line, cluster: float, stood: str) -> str:
     """Return the reason that lies in the fault or in transactions without a commit, or nothing."""
     _, fault, target, _, _ = parts(ours["row"])
     if target == CLIENT:
-        return f"The fault held the client; {stood}."
-    if fault in _SILENT and ours["stall_s"] <= cluster + _REQUEST_S:
+        return _held(ours, fault, cluster, stood)
+    called = ours.get("called_s")
+    # Only with a request under way, and then its producer is in a call for nearly all of it.
+    is_in_call = called is None or called >= ours["stall_s"] - _NOTICE_S
+    if fault in _SILENT and is_in_call and ours["stall_s"] <= cluster + _REQUEST_S:
         return (
             f"{stood[0].upper()}{stood[1:]}. A request that the silent broker has already ends"
             f" with its time-out, {_REQUEST_S:.0f} s after it was sent."
@@ -120,6 +138,20 @@ def _fault(ours: Line, cluster: float, stood: str) -> str:
             " one transaction each."
         )
     return ""
+
+
+def _held(ours: Line, fault: str, cluster: float, stood: str) -> str:
+    """Return the reason of a client that was struck itself, or nothing if that is too little."""
+    waited = ours.get("waited_s") or {}
+    away, start = waited.get(ABSENT, 0.0), waited.get(STARTED, 0.0)
+    if ours["stall_s"] > max(away, _HELD_S.get(fault, 0.0)) + start + cluster + _NOTICE_S:
+        return ""
+    if not start:
+        return f"The fault held the client; {stood}."
+    return (
+        f"Its process was away for {away:.1f} s, and from its start to its first call took"
+        f" {start:.1f} s; {stood}."
+    )
 
 
 def _spent(ours: Line) -> str:
