@@ -19,6 +19,7 @@ from integration.chaos.plan import (
     TAKEOVER,
     parts,
 )
+from integration.chaos.strikes import held_s
 from integration.chaos.waits import (
     ABSENT,
     CLOSED,
@@ -33,10 +34,10 @@ Line = dict[str, Any]
 
 # Two plays of one row differ by that much in the median.
 _CHANCE_S = 0.5
-# The probe's step, and the time that a client may need to notice what a fresh one sees at once.
-_STEP_S, _NOTICE_S = 0.5, 0.75
-# Two probes take steps of their own, and the commits of one may take longer.
-_WEAK_S = 2 * _STEP_S
+# A probe may miss one of its steps at the begin of a stall, and one at the end. Two probes take
+# steps of their own.
+_STEP_S = 0.5
+_NOTICE_S = _WEAK_S = 2 * _STEP_S
 # A broker struck by these keeps connections open and is silent, so a request that it has ends with
 # its time-out of this length, after the cluster has gone on without that broker.
 _SILENT, _REQUEST_S = (PAUSE, PARTITION, ONE_SIDED), 5.0
@@ -48,16 +49,14 @@ _WITH = {
     OPENED: "in its making",
     CLOSED: "in its closing",
 }
-# A process that stands still for 10 s can do nothing for 10 s.
-_HELD_S = {PAUSE: 10.0}
 
 QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance. So two probes run
     beside each row: every half a second, a fresh producer of ours and one of {NEUTRAL} each begin
     a transaction with the same coordinator, in topics of their own on the same brokers, and have
-    4 s for each call. If neither commits, the wait is most probably the cluster's. If those of
-    ours stood still for {_WEAK_S:.0f} s longer than the others, that is a weakness of ours, and
-    the row says so; otherwise the quicker of the two counts. A client may go on before a probe
-    does, so the probes are a likelihood and no proof. The list has each row in which another
+    some seconds for each call. If neither commits, the wait is most probably the cluster's. If
+    those of ours stood still for {_WEAK_S:.0f} s longer than the others, that is a weakness of
+    ours, and the row says so; otherwise the quicker of the two counts. A client may go on before a
+    probe does, so the probes are a likelihood and no proof. The list has each row in which another
     client that recovered had a shorter longest stall than ours. A difference of at most
     {_CHANCE_S} s is not judged, since two plays of one row differ by as much. "Ours was slow"
     means that neither the cluster nor the fault nor the workload accounts for the time."""
@@ -102,15 +101,10 @@ def _workload(ours: Line, best: Line, cluster: float, stood: str) -> str:
             f"Its two writers took the id from each other {fenced} times meanwhile (there"
             f" {there_fenced}); {stood}."
         )
-    called, waited = ours.get("called_s"), ours.get("waited_s")
-    if workload != COPY or called is None or called > cluster + _NOTICE_S:
+    called, waited = ours.get("called_s"), ours.get("waited_s") or {}
+    reached = max(cluster, _held_s(ours))
+    if workload != COPY or called is None or called > reached + _NOTICE_S:
         return ""
-    if waited is None:
-        return (
-            f"{stood[0].upper()}{stood[1:]}.{_spent(ours)} The rest, outside these calls, was not"
-            " timed: there the copier polls its consumer, kafka-python's, and waits for its"
-            " partitions."
-        )
     if ours["stall_s"] - called - sum(waited.values()) > _NOTICE_S:
         return ""
     return f"{stood[0].upper()}{stood[1:]}.{_spent(ours)}"
@@ -120,7 +114,7 @@ def _fault(ours: Line, cluster: float, stood: str) -> str:
     """Return the reason that lies in the fault or in transactions without a commit, or nothing."""
     _, fault, target, _, _ = parts(ours["row"])
     if target == CLIENT:
-        return _held(ours, fault, cluster, stood)
+        return _held(ours, cluster, stood)
     called = ours.get("called_s")
     # Only with a request under way, and then its producer is in a call for nearly all of it.
     is_in_call = called is None or called >= ours["stall_s"] - _NOTICE_S
@@ -140,11 +134,17 @@ def _fault(ours: Line, cluster: float, stood: str) -> str:
     return ""
 
 
-def _held(ours: Line, fault: str, cluster: float, stood: str) -> str:
+def _held_s(ours: Line) -> float:
+    """Return for how long the fault let the client's process do nothing."""
+    _, fault, target, _, _ = parts(ours["row"])
+    return held_s(fault) if (fault, target) == (PAUSE, CLIENT) else 0.0
+
+
+def _held(ours: Line, cluster: float, stood: str) -> str:
     """Return the reason of a client that was struck itself, or nothing if that is too little."""
     waited = ours.get("waited_s") or {}
     away, start = waited.get(ABSENT, 0.0), waited.get(STARTED, 0.0)
-    if ours["stall_s"] > max(away, _HELD_S.get(fault, 0.0)) + start + cluster + _NOTICE_S:
+    if ours["stall_s"] > max(away, _held_s(ours)) + start + cluster + _NOTICE_S:
         return ""
     if not start:
         return f"The fault held the client; {stood}."
