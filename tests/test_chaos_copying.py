@@ -154,6 +154,8 @@ def test_a_copier_notes_the_time_with_its_consumer_and_no_transaction_for_it(
     spans = history.waits["x"]
     lengths = {did: [round(end - begin, 1) for begin, end in spans[did]] for did in spans}
     # An abort ends the first of the fifth transactions, so the copier goes back once.
-    assert list(lengths) == ["partitions", "poll", "rewind"]
+    assert list(lengths) == ["start", "partitions", "poll", "rewind"]
+    [(began, called)] = spans["start"]
+    assert began < called <= history.calls["x"][0][0], "a process begins before its first call"
     assert (len(lengths["partitions"]), len(lengths["poll"]), len(lengths["rewind"])) == (1, 5, 1)
     assert lengths["partitions"][0] >= 0.3

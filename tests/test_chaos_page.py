@@ -30,7 +30,7 @@ def test_each_row_on_the_page_is_of_the_plan() -> None:
             0,
             "fresh producers of ours stood still for 11.2 s (there 7.5 s).",
         ),
-        ("client", "plain", 0.6, 1, "The fault held the client"),
+        ("client", "plain", 1.2, 1, "The fault held the client"),
         (
             "leader",
             "takeover",
@@ -64,7 +64,7 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
     page = render([ours, {**other, "stall_s": 8.0, "cluster_stall_s": 7.5}])
     assert f"`txnproducer/{row}`: 11.80 s, and java 8.00 s. " in page
     assert says in page
-    assert "The difference is below" in render([ours, {**other, "stall_s": 11.4}])
+    assert "does not tell 0.5 s apart" in render([ours, {**other, "stall_s": 11.4}])
     assert "There is none" in render([ours, {**other, "stall_s": 11.8}])
     # It stood still until its row ended.
     assert "There is none" in render([ours, {**other, "stall_s": 8.0, "recovery_s": None}])
@@ -80,7 +80,8 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
             "On its cluster, fresh producers of ours stood still for 11.2 s (there 7.5 s)",
         ),
         (11.2, 11.0, "and those of confluent-kafka for 11.0 s."),
-        (11.2, 10.3, "On its cluster, "),
+        (11.9, 11.1, "On its cluster, "),
+        (10.9, 10.3, "**Ours was slow**: fresh producers"),  # the quicker one counts
         (11.2, 10.1, "**Ours was slow**, fresh ones as well: fresh producers of ours stood still"),
         (6.7, 11.2, "**Ours was slow**: fresh producers"),
     ],
@@ -88,8 +89,8 @@ def test_a_row_in_which_another_client_was_quicker_says_why(
 def test_fresh_producers_of_ours_are_no_excuse_where_those_of_another_client_went_on(
     own_s: float, neutral_s: float, says: str
 ) -> None:
-    row = "SIGSTOP/leader/plain/v2"
-    line = {**load()[0], "cluster_stall_s": 11.9, "stall_s": 11.8}
+    row = "slow-link/leader/plain/v2"
+    line = {**load()[0], "cluster_stall_s": 11.9, "stall_s": 11.7}
     fresh = {"txnproducer": own_s, "confluent-kafka": neutral_s}
     ours = {**line, "row": f"txnproducer/{row}", "fresh_stalls_s": fresh}
     other = {**line, "row": f"java/{row}", "stall_s": 8.0, "cluster_stall_s": 7.5}
@@ -99,10 +100,46 @@ def test_fresh_producers_of_ours_are_no_excuse_where_those_of_another_client_wen
 
 
 @pytest.mark.parametrize(
+    ("fault", "stall_s", "waited_s", "says"),
+    [
+        ("SIGSTOP", 11.0, None, "The fault held the client; fresh"),
+        ("SIGSTOP", 40.0, None, "**Ours was slow**"),
+        (
+            "kill--9",
+            1.5,
+            {"absent": 0.1, "start": 0.6},
+            "Its process was away for 0.1 s, and from",
+        ),
+        ("kill--9", 25.0, {"absent": 0.1, "start": 0.6}, "**Ours was slow**"),
+    ],
+)
+def test_a_fault_of_the_client_excuses_no_more_than_its_own_time(
+    fault: str, stall_s: float, waited_s: dict[str, float] | None, says: str
+) -> None:
+    row = f"{fault}/client/plain/v2"
+    line = {**load()[0], "cluster_stall_s": 0.7, "stall_s": stall_s, "waited_s": waited_s}
+    ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    assert says in render([ours, {**other, "stall_s": 0.9}])
+
+
+@pytest.mark.parametrize(
+    ("called_s", "says"), [(11.5, "A request that"), (2.0, "**Ours was slow")]
+)
+def test_a_silent_broker_excuses_a_request_that_was_under_way(called_s: float, says: str) -> None:
+    row = "partition/leader/bank/v2"
+    line = {**load()[0], "cluster_stall_s": 8.0, "stall_s": 11.8, "called_s": called_s}
+    ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    assert says in render([ours, {**other, "stall_s": 2.0}])
+
+
+@pytest.mark.parametrize(
     ("called_s", "says"),
     [
-        (9.1, "a call for 9.1 s of its stall. The rest"),
-        (11.0, "A request that"),
+        (
+            9.1,
+            "was slow**: fresh producers of ours stood still for 9.9 s. Its producers were in a call",
+        ),
+        (11.1, "A request that"),
         (None, "A request that"),
     ],
 )

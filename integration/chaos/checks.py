@@ -246,8 +246,8 @@ class Times:
             of its fresh producers committed.
         fenced: commits that were refused as fenced within `stall_s`.
         called_s: the part of `stall_s` in which a producer of that id was in a call.
-        waited_s: the parts of `stall_s` in which a copier with that id was busy with its consumer,
-            by their kind.
+        waited_s: the parts of `stall_s` in which the writer of that id was busy otherwise, by
+            their kind (`waits`).
         aborted: transactions of that id that ended in an abort within `stall_s`: by the workload's
             will, or because the id was taken.
     """
@@ -289,8 +289,9 @@ def times(history: History) -> Times:
     ]
     called_s = _covered(history.calls.get(name, []), since, since + stall_s)
     waited_s = {
-        did: round(_covered(spans, since, since + stall_s), 2)
+        did: covered
         for did, spans in history.waits.get(name, {}).items()
+        if (covered := round(_covered(spans, since, since + stall_s), 2))
     }
     aborted = sum(
         txn.transactional_id == name

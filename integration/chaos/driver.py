@@ -20,7 +20,16 @@ from integration.chaos.endings import AT_THE_END, ERROR, MEMBER, SIGNAL, TURN
 from integration.chaos.history import ABORTED, COMMITTED, INPUT, UNKNOWN, Notes
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, TAKEOVER
-from integration.chaos.waits import CLOSED, NO_PARTITIONS, OPENED, POLLED, REWOUND, Waits
+from integration.chaos.waits import (
+    CLOSED,
+    NO_PARTITIONS,
+    OPENED,
+    POLLED,
+    REWOUND,
+    STARTED,
+    Waits,
+    process_began,
+)
 
 PAUSE_S = 0.02
 LAST_CALLS_S = 20.0
@@ -62,6 +71,9 @@ class Driver:
     def run(self) -> None:
         while self._goes_on():
             client = OPEN[self._job.client](self._job.servers, self._job.transactional_id)
+            if not self._call_name:
+                now = time.monotonic()
+                self._note(INPUT, "ok", did=STARTED, since=process_began(), until=round(now, 4))
             try:
                 self._again(client, "init", client.init)
                 if self._job.workload == COPY:

@@ -9,8 +9,8 @@ Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init
 "write" (with "records"), "offsets", "commit", "abort", "told", or "sends" for a send that failed
 though the commit succeeded; `at` is "call", "ok" or "error"
 (with "error"). A "told" line has the "outcome" that the application believes, an "ended" line
-the reason for a producer's end (`endings`). In place of a call, an "input" line has a time that
-a copier spent with its consumer: "did" (`waits`), "since" and "until". Lines of a reader:
+the reason for a producer's end (`endings`). In place of a call, an "input" line has a time of
+another kind: "did" (`waits`), "since" and "until". Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
 Lines of a probe, at each commit: `{"t", "probe"}`, with the name of its client.
@@ -27,6 +27,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from integration.chaos.waits import ABSENT, STARTED
 
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 # In place of a call of the producer: the workload's consumer.
@@ -140,8 +142,8 @@ class History:
     Attributes:
         calls: begin and end of each call that ended, by the id of its producer.
         init_calls: the calls that began to initialize a producer.
-        waits: begin and end of the times with a copier's consumer, by the id of its producer and
-            by their kind.
+        waits: begin and end of the times outside calls (`waits`), by the id of the producer and by
+            their kind.
         probes: the commits of fresh producers, by their client.
         begun: how many producers each process has initialized.
         ended: the lines about the ends of producers.
@@ -188,8 +190,11 @@ def add_up(lines: Iterable[Line]) -> History:
         elif line["call"] == "ended":
             history.ended.append(line)
         elif line["call"] == INPUT:
-            spans = history.waits.setdefault(line["id"], {}).setdefault(line["did"], [])
-            spans.append((line["since"], line["until"]))
+            waits = history.waits.setdefault(line["id"], {})
+            waits.setdefault(line["did"], []).append((line["since"], line["until"]))
+            fault_at = history.fault.get("begin")
+            if line["did"] == STARTED and fault_at is not None:
+                waits.setdefault(ABSENT, []).append((fault_at, line["since"]))
         else:
             _called(history, under_way, line)
             _wrote(history, line)

@@ -58,7 +58,7 @@ class Played:
             producers, by their client.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
-        waited_s: how much of `stall_s` a copier with that id was busy with its consumer, by kind.
+        waited_s: how much of `stall_s` its writer was busy otherwise, by kind (`waits`).
         aborted_in_stall: how many transactions of that id were aborted within `stall_s`.
         endings: why producers ended before the row did, or None if the client's driver notes no
             ends.

@@ -31,7 +31,8 @@ from txnproducer import ConsumerGroupMetadata, TopicPartition, TransactionalProd
 from txnproducer.errors import KafkaError
 from txnproducer.testing import EmbeddedKafka
 
-EVERY_S, LIMIT_S = 0.5, 4.0
+# A fresh transaction takes 3 to 4 s over a slow link, and its records have one limit.
+EVERY_S, LIMIT_S = 0.5, 8.0
 # Attempts in which one call hangs must not keep the next ones from beginning.
 _IDS = round(LIMIT_S / EVERY_S) + 2
 _TRANSACTIONS, _OFFSETS = "__transaction_state", "__consumer_offsets"
