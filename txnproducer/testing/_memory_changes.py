@@ -21,6 +21,7 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
 from ._arguments import text, unused_id
+from ._memory_cluster import MemoryCluster
 
 # The time-out of the producer that `take_over` stands for, which is Java's default.
 _TIMEOUT_MS: Final = 60_000
@@ -40,11 +41,14 @@ def take_over(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> Non
         )
 
 
-def time_out(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
-    """Let the coordinator abort an id's open transaction."""
+def time_out(cluster: MemoryCluster, transactional_id: str, now_ms: int) -> None:
+    """Let the coordinator abort an id's open transaction, unless its timer has already."""
     _coordinator(cluster, transactional_id)
     coordinator = cluster.transaction_coordinator(transactional_id)
     known = coordinator.find(transactional_id)
+    # With a short `transaction_timeout_ms` the timer of the model may come first.
+    if cluster.has_timed_out(transactional_id):
+        return
     # One that is being committed already has no time-out any more.
     if known is None or known.state.value != "Ongoing":
         raise ValueError(f"{transactional_id!r} has no open transaction to time out")

@@ -36,6 +36,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 from . import _memory_arguments as arguments
 from . import _memory_changes as changes
 from ._arguments import is_committed, text
+from ._memory_cluster import MemoryCluster
 from ._memory_producer import MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
@@ -97,7 +98,7 @@ class InMemoryKafka:
         options = arguments.cluster_options(nodes, transaction_version, version)
         names = arguments.checked_users(users)
         # Seeded: two runs of a test see the same cluster.
-        self._cluster = BrokerCluster(options, random.Random(1))
+        self._cluster = MemoryCluster(options, random.Random(1))
         for name, partitions in arguments.checked_topics(topics).items():
             self._cluster.create_topic(name, partitions)
         self._nodes = {(node.host, node.port): n for n, node in self._cluster.nodes.items()}
@@ -362,11 +363,14 @@ class InMemoryKafka:
         newer producer by the time that has passed. Here none has, so the text of its error names
         a newer producer.
 
+        If the transaction's own `transaction_timeout_ms` has passed, the coordinator may have
+        aborted it already, and then this call does nothing.
+
         Raises:
-            ValueError: none is open, or no broker is up.
+            ValueError: none is open and the last one did not time out, or no broker is up.
         """
         name = text("transactional_id", transactional_id)
-        self._open.call(lambda cluster, now_ms: changes.time_out(cluster, name, now_ms))
+        self._open.call(lambda _, now_ms: changes.time_out(self._cluster, name, now_ms))
 
     # --- brokers --------------------------------------------------------------------------------
 
