@@ -327,6 +327,13 @@ MUTANTS = (
         "a block whose transaction has ended needs no end of its own",
     ),
     Mutant(
+        "lost-transaction-forgotten-by-a-second-close",
+        "transaction.py",
+        '        self._was_lost = self._was_lost or (is_lost and outcome != "open")\n',
+        '        self._was_lost = is_lost and outcome != "open"\n',
+        "the last end of a transaction is the one that counts",
+    ),
+    Mutant(
         "offsets-of-a-callback-forgotten",
         "producer.py",
         "            if self._is_in_callback:\n"
