@@ -391,8 +391,7 @@ class InMemoryKafka:
             ValueError: no producer has sent offsets of the group, or no broker is up.
         """
         name = text("group_id", group_id)
-        move = changes.move_group_coordinator
-        self._open.call(lambda _, now_ms: move(self._cluster, name, now_ms))
+        self._open.call(lambda _, now: changes.move_group_coordinator(self._cluster, name, now))
 
     def move_leader(self, topic: str, partition: int) -> None:
         """Give a partition the next broker that is up as its leader.
