@@ -475,6 +475,19 @@ def test_a_close_in_the_midst_of_a_block_has_aborted_and_the_block_says_so(kafka
     assert kafka.records("orders") == []
 
 
+def test_a_second_close_in_a_block_does_not_make_it_end_well(kafka):
+    producer = kafka.producer("t")
+    producer.init_transactions()
+    transaction = producer.transaction()
+    with pytest.raises(IllegalStateError, match="closed"):  # noqa: PT012 - the block is the test
+        with transaction:
+            producer.send("orders", b"one")
+            producer.close()
+            producer.close()
+    assert transaction.outcome == "aborted"
+    assert kafka.records("orders") == []
+
+
 def test_a_block_does_not_end_well_after_a_call_beside_a_close(kafka):
     """The close has begun to abort when the call's answer comes."""
     producer = kafka.producer("t", max_block_ms=int(PATIENCE_S * 1000))

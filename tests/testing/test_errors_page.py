@@ -447,7 +447,15 @@ SCENARIOS_ALONE: dict[str, list[Scenario]] = {
             "KafkaTimeoutError",
             "resume",
             then_send(refuse("Produce", "NOT_ENOUGH_REPLICAS", 1000)),
-            {"delivery_timeout_ms": 30, "request_timeout_ms": 30, "linger_ms": 0},
+            # Longer than a busy machine needs for one request. Then the record expires while it
+            # waits to be sent again, and not with a request out.
+            {
+                "delivery_timeout_ms": 200,
+                "request_timeout_ms": 150,
+                "linger_ms": 0,
+                "retry_backoff_ms": 1_000,
+                "retry_backoff_max_ms": 1_000,
+            },
         )
     ],
     '`OutOfOrderSequenceError`, "may have them or not"': [

@@ -197,6 +197,43 @@ def test_a_transaction_that_timed_out_is_not_committed(kafka, producer):
     assert values(kafka) == []
 
 
+def let_the_timer_come(kafka: InMemoryKafka) -> None:
+    """Let the coordinator look for transactions that are late, as it does every 200 ms."""
+    kafka._live.call(lambda cluster, now_ms: cluster.advance(now_ms + 250))
+
+
+@both_versions
+def test_a_transaction_that_its_coordinator_has_timed_out_before_can_time_out(version):
+    with InMemoryKafka({"orders": 1}, transaction_version=version) as kafka:
+        with kafka.producer("t", transaction_timeout_ms=1) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("orders", b"one").result(5)
+            let_the_timer_come(kafka)
+            ended = kafka.transactions()
+            kafka.time_out_transaction("t")
+            assert kafka.transactions() == ended
+            with pytest.raises(KafkaError):
+                producer.commit_transaction()
+        assert values(kafka) == []
+
+
+def test_a_time_out_before_the_last_transaction_does_not_count(kafka):
+    older, newer = kafka.producer("t", transaction_timeout_ms=1), kafka.producer("t")
+    for producer in (older, newer):
+        producer.init_transactions()
+        with pytest.raises(ValueError, match="no open transaction"):
+            kafka.time_out_transaction("t")
+        producer.begin_transaction()
+        producer.send("orders", b"one").result(5)
+        let_the_timer_come(kafka)
+    kafka.time_out_transaction("t")
+    with pytest.raises(ValueError, match="no open transaction"):
+        kafka.time_out_transaction("t")
+    for producer in (older, newer):
+        producer.close(timeout=0)
+
+
 def test_without_an_open_transaction_none_can_time_out(kafka, producer):
     with pytest.raises(ValueError, match="no open transaction"):
         kafka.time_out_transaction("t")

@@ -21,6 +21,7 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
 from ._arguments import text, unused_id
+from ._memory_cluster import MemoryCluster
 
 # The time-out of the producer that `take_over` stands for, which is Java's default.
 _TIMEOUT_MS: Final = 60_000
@@ -40,11 +41,14 @@ def take_over(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> Non
         )
 
 
-def time_out(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
-    """Let the coordinator abort an id's open transaction."""
+def time_out(cluster: MemoryCluster, transactional_id: str, now_ms: int) -> None:
+    """Let the coordinator abort an id's open transaction, unless its timer has already."""
     _coordinator(cluster, transactional_id)
     coordinator = cluster.transaction_coordinator(transactional_id)
     known = coordinator.find(transactional_id)
+    # With a short `transaction_timeout_ms` the timer of the model may come first.
+    if cluster.has_timed_out(transactional_id):
+        return
     # One that is being committed already has no time-out any more.
     if known is None or known.state.value != "Ongoing":
         raise ValueError(f"{transactional_id!r} has no open transaction to time out")
@@ -52,13 +56,13 @@ def time_out(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None
     coordinator.fence(known, now_ms)
 
 
-def move_coordinator(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
+def move_coordinator(cluster: MemoryCluster, transactional_id: str, now_ms: int) -> None:
     """Move an id's coordinator to the next broker."""
     _check_used(cluster, transactional_id)
     _move(cluster, CoordinatorType.TRANSACTION, transactional_id, now_ms)
 
 
-def move_group_coordinator(cluster: BrokerCluster, group_id: str, now_ms: int) -> None:
+def move_group_coordinator(cluster: MemoryCluster, group_id: str, now_ms: int) -> None:
     """Move a group's coordinator to the next broker."""
     if group_id not in cluster.group_offsets(group_id).groups:
         raise ValueError(
@@ -68,11 +72,16 @@ def move_group_coordinator(cluster: BrokerCluster, group_id: str, now_ms: int) -
     _move(cluster, CoordinatorType.GROUP, group_id, now_ms)
 
 
-def move_leader(cluster: BrokerCluster, place: TopicPartition, now_ms: int) -> None:
+def move_leader(cluster: MemoryCluster, place: TopicPartition, now_ms: int) -> None:
     """Give a partition the next broker as its leader."""
-    if place not in cluster.leaders:
+    # Not by an index, which stands for a client's look.
+    former = cluster.leaders.get(place)
+    if former is None:
         raise KeyError(f"there is no partition {place.partition} of {place.topic!r}")
-    cluster.move_partition(place, _next_node(cluster, cluster.leaders[place]), now_ms)
+    node_id = _next_node(cluster, former)
+    cluster.move_partition(place, node_id, now_ms)
+    if node_id == former:
+        cluster.return_leader(place)
 
 
 def resources(topic: object, group: object, transactional_id: object) -> set[tuple[Resource, str]]:
@@ -103,9 +112,12 @@ def _coordinator(cluster: BrokerCluster, transactional_id: str) -> int:
     return node_id
 
 
-def _move(cluster: BrokerCluster, kind: CoordinatorType, key: str, now_ms: int) -> None:
-    node_id = _next_node(cluster, cluster.coordinator_node(kind, key))
+def _move(cluster: MemoryCluster, kind: CoordinatorType, key: str, now_ms: int) -> None:
+    former = cluster.coordinator_node(kind, key)
+    node_id = _next_node(cluster, former)
     cluster.move_coordinator(kind, cluster.coordinator_number(key), node_id, now_ms)
+    if node_id == former:
+        cluster.return_coordinator(kind, key)
 
 
 def _next_node(cluster: BrokerCluster, node_id: int) -> int:

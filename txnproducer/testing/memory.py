@@ -36,6 +36,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 from . import _memory_arguments as arguments
 from . import _memory_changes as changes
 from ._arguments import is_committed, text
+from ._memory_cluster import MemoryCluster
 from ._memory_producer import MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
@@ -97,7 +98,7 @@ class InMemoryKafka:
         options = arguments.cluster_options(nodes, transaction_version, version)
         names = arguments.checked_users(users)
         # Seeded: two runs of a test see the same cluster.
-        self._cluster = BrokerCluster(options, random.Random(1))
+        self._cluster = MemoryCluster(options, random.Random(1))
         for name, partitions in arguments.checked_topics(topics).items():
             self._cluster.create_topic(name, partitions)
         self._nodes = {(node.host, node.port): n for n, node in self._cluster.nodes.items()}
@@ -362,43 +363,47 @@ class InMemoryKafka:
         newer producer by the time that has passed. Here none has, so the text of its error names
         a newer producer.
 
+        If `transaction_timeout_ms` has passed and it is aborted already, this call does nothing.
+
         Raises:
-            ValueError: none is open, or no broker is up.
+            ValueError: none is open and the last one did not time out, or no broker is up.
         """
         name = text("transactional_id", transactional_id)
-        self._open.call(lambda cluster, now_ms: changes.time_out(cluster, name, now_ms))
+        self._open.call(lambda _, now_ms: changes.time_out(self._cluster, name, now_ms))
 
     # --- brokers --------------------------------------------------------------------------------
 
     def move_coordinator(self, transactional_id: str) -> None:
-        """Move the id's transaction coordinator to the next broker.
+        """Move the id's transaction coordinator to the next broker that is up.
+
+        Without another broker the next request is refused once, with NOT_COORDINATOR.
 
         Raises:
             ValueError: no producer has used the id, or no broker is up.
         """
         name = text("transactional_id", transactional_id)
-        self._open.call(lambda cluster, now_ms: changes.move_coordinator(cluster, name, now_ms))
+        self._open.call(lambda _, now_ms: changes.move_coordinator(self._cluster, name, now_ms))
 
     def move_group_coordinator(self, group_id: str) -> None:
-        """Move a group's coordinator to the next broker.
+        """Move a group's coordinator to the next broker that is up, as `move_coordinator` does.
 
         Raises:
             ValueError: no producer has sent offsets of the group, or no broker is up.
         """
         name = text("group_id", group_id)
-        self._open.call(
-            lambda cluster, now_ms: changes.move_group_coordinator(cluster, name, now_ms)
-        )
+        self._open.call(lambda _, now: changes.move_group_coordinator(self._cluster, name, now))
 
     def move_leader(self, topic: str, partition: int) -> None:
         """Give a partition the next broker that is up as its leader.
+
+        Without another broker the next batch is refused once, with NOT_LEADER_OR_FOLLOWER.
 
         Raises:
             KeyError: there is no such partition.
             ValueError: no broker is up.
         """
         place = TopicPartition(text("topic", topic), arguments.partition(partition))
-        self._open.call(lambda cluster, now_ms: changes.move_leader(cluster, place, now_ms))
+        self._open.call(lambda _, now_ms: changes.move_leader(self._cluster, place, now_ms))
 
     def stop_node(self, node: int) -> None:
         """Stop a broker. Its connections end, and others take over its partitions and ids."""
