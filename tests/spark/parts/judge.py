@@ -103,7 +103,8 @@ class Judge:
 
     def _note_abort(self, part: Part, body: Request, *, is_excused: bool) -> None:
         (self._lost if is_excused else self._aborted).add(part)
-        if part in self._decided:
+        # With transactions v1 a late request opens a committed part again, with nothing in it.
+        if part in self._decided and part not in self._committed:
             text = f"{type(body).__name__} aborts the decided {part}"
             self._excuse(text) if is_excused else self._world.violate("abort", text)
 

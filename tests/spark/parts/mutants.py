@@ -92,6 +92,13 @@ MUTANTS = (
         "        if True:\n",
         "the time-out ends late parts anyway",
     ),
+    Mutant(
+        "decision-in-doubt-is-undone",
+        _BATCH,
+        "            self._runs.leave()  # the next run reads the decision, and ends what is left\n",
+        "            self._abort(order, error)\n",
+        "a batch that could not be decided or ended is aborted",
+    ),
     # --- the ends ------------------------------------------------------------------------------
     Mutant(
         "unclear-end-is-believed",
@@ -154,6 +161,20 @@ MUTANTS = (
         "the look after it is enough",
     ),
     Mutant(
+        "no-look-before-a-run-takes-ids",
+        _RUNS,
+        "        self.check_not_replaced()\n        self.ids.take(wanted, settings)\n",
+        "        self.ids.take(wanted, settings)\n",
+        "the plan was committed a moment ago",
+    ),
+    Mutant(
+        "young-entries-are-taken-over",
+        "spark/ledger/take_over.py",
+        "            and not (entry.query_id == query_id and self._is_younger(entry))\n",
+        "",
+        "what the first look finds is old",
+    ),
+    Mutant(
         "no-look-before-a-small-batch",
         _BATCH,
         "            self.runs.check_not_replaced()\n        return super()._attempt(*args)\n",
@@ -182,13 +203,6 @@ MUTANTS = (
 
 # Not caught by the seeds that were tried so far.
 MISSED: tuple[Mutant, ...] = (
-    Mutant(
-        "decision-in-doubt-is-undone",
-        _BATCH,
-        "            self._runs.leave()  # the next run reads the decision, and ends what is left\n",
-        "            self._abort(order, error)\n",
-        "a batch that could not be decided or ended is aborted",
-    ),
     Mutant(
         "unclear-roll-forward-goes-on",
         _RUNS,

@@ -32,6 +32,7 @@ class PartsOptions:
         resize_rate: how often the next batch has another number of parts.
         renumber_rate: how often the parts of a frame have other numbers.
         refresh_rate: how often the ledger is refreshed after a batch.
+        refresh_at_start_rate: likewise, by a driver before its first batch.
         rest_rate: how often there is a rest after a batch.
         longest_rest_s: the longest of those.
         is_slow: whether some tasks take nearly as long as a transaction may.
@@ -39,9 +40,13 @@ class PartsOptions:
         kill_rate_between: likewise, while a decided part is not committed.
         pause_rate: how often a process stands still, by request.
         pause_rate_between: likewise, while a decided part is not committed.
+        pause_rate_after_look: how often a driver stands still after it has read the plan.
         longest_pause_s: the longest of those pauses.
         loss_rate: how often a request is lost, and how often its answer is.
-        outage_rate: how often a broker is out of reach for a while, from a decision on.
+        outage_rate: how often a broker is out of reach for a while, from a decision on. The answer
+            to the decision is lost as well, if it comes from that broker.
+        outage_rate_between: how often one gets out of reach, by request, while a decided part is
+            not committed.
         late_rate: how often a request arrives after the end of its connection.
         latest_ms: the longest time until it does.
         moves_every_s: how often a coordinator moves; 0 for never.
@@ -62,6 +67,7 @@ class PartsOptions:
     resize_rate: float = 0.0
     renumber_rate: float = 0.0
     refresh_rate: float = 0.0
+    refresh_at_start_rate: float = 0.0
     rest_rate: float = 0.0
     longest_rest_s: float = 1.0
     is_slow: bool = False
@@ -69,9 +75,11 @@ class PartsOptions:
     kill_rate_between: float = 0.0
     pause_rate: float = 0.0
     pause_rate_between: float = 0.0
+    pause_rate_after_look: float = 0.0
     longest_pause_s: float = 1.0
     loss_rate: float = 0.0
     outage_rate: float = 0.0
+    outage_rate_between: float = 0.0
     late_rate: float = 0.0
     latest_ms: float = 1000.0
     moves_every_s: float = 0.0
@@ -136,6 +144,10 @@ class PartsOptions:
             moves_every_s=rate(0.5, 5),
             trouble_s=rng.choice((10, 60, 600)),
             overtaken_s=rng.choice((None, None, None, rng.uniform(0, 5))),
+            outage_rate_between=rng.choice((0, 0, 0, 0.03)),
+            pause_rate_after_look=rng.choice((0, 0, 0.05, 0.2)),
+            refresh_at_start_rate=rng.choice((0, 0, 0.7)),
         )
         # A broker that comes back soon, or because the faults end, leaves no end in doubt.
-        return replace(found, trouble_s=600) if found.outage_rate else found
+        has_outages = found.outage_rate or found.outage_rate_between
+        return replace(found, trouble_s=600) if has_outages else found

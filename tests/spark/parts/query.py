@@ -50,6 +50,8 @@ FINAL = (PartialReplayError, ReplayMismatchError)
 # Reasons to stop, unless another driver is at work that may be the cause.
 _OTHERS = (LedgerError, StaleRunError, TornBatchError)
 _MOST_REFUSALS = 3
+# Of a query at one time. In a long outage each of them would stand still and be replaced.
+_MOST_DRIVERS = 4
 # In peace, of drivers that wait for a time-out, or for zombies to end.
 _MOST_FAILURES = 100
 
@@ -162,7 +164,7 @@ class Driver(VirtualThread):
 
     def pauses(self, seconds: float) -> None:
         """Let another driver be started, perhaps, while this one stands still."""
-        if seconds > 1 and self.rng.random() < 0.5:
+        if seconds > 1 and self.rng.random() < 0.5 and len(self.query.drivers) < _MOST_DRIVERS:
             self.query.world.count("replace a driver")
             self.query.start_soon(seconds)
 
@@ -182,6 +184,8 @@ class Driver(VirtualThread):
         batches = PreparedBatches(settings, settings.sink_ledger, Checks(settings), None)  # type: ignore[arg-type]
         batch_id = query.begun if query.begun > query.done else query.done + 1
         parts = self.rng.randint(1, options.most_parts)
+        if self.rng.random() < options.refresh_at_start_rate:
+            self._refresh(batches, settings)
         while not query.is_over:
             if batch_id > query.begun + 1 or batch_id <= query.done:
                 return  # another driver has gone on
@@ -206,12 +210,16 @@ class Driver(VirtualThread):
         if self.rng.random() < options.rest_rate:
             world.rest(options.longest_rest_s * 10 ** self.rng.uniform(-2, 0))
         if self.rng.random() < options.refresh_rate:
-            try:
-                found = batches.refresh(self.query.name, Checks(settings).producer_settings())
-                world.trace(f"refreshes {found}")
-                world.count("refresh")
-            except KafkaError as error:
-                world.trace(f"does not refresh: {error!r}")
+            self._refresh(batches, settings)
+
+    def _refresh(self, batches: PreparedBatches, settings: SinkSettings) -> None:
+        world = self.query.world
+        try:
+            found = batches.refresh(self.query.name, Checks(settings).producer_settings())
+            world.trace(f"refreshes {found}")
+            world.count("refresh")
+        except KafkaError as error:
+            world.trace(f"does not refresh: {error!r}")
 
     def _write(self, batches: PreparedBatches, batch_id: int, parts: int) -> bool:
         """Write a batch. Return whether it is written."""

@@ -137,6 +137,8 @@ def committed_offsets(
             }
         if not (is_undecided and waits_for_undecided):
             world.on_look(names)
+            if any(name.endswith(".plan") for name in names):
+                world.after_look()
             return found
         if world.baton.now_ns / 1e9 >= deadline_s:
             raise UnstableOffsetCommitError
@@ -171,6 +173,7 @@ _WITH_CLOCK = tuple(
         "driver.replay",
         "driver.small_batches",
         "ledger.store",
+        "ledger.take_over",
         "tasks.task_rows",
     )
 )

@@ -154,6 +154,16 @@ class World:
             process.kill()
         if rng.random() < (options.pause_rate_between if is_between else options.pause_rate):
             self._pause(process)
+        if is_between and options.outage_rate_between:
+            self._maybe_outage(options.outage_rate_between)
+
+    def after_look(self) -> None:
+        """Let a driver stand still after it has read the plan, perhaps."""
+        options, process = self.options, self.processes.get(self.baton.process)
+        if self.is_healed or process is None or not options.pause_rate_after_look:
+            return
+        if self._trouble.random() < options.pause_rate_after_look:
+            self._pause(process)
 
     def _pause(self, process: Process) -> None:
         options, rng = self.options, self._trouble
@@ -181,22 +191,31 @@ class World:
     def decided(self) -> None:
         """Note a decision. A broker may be out of reach from then on."""
         self.decisions += 1
-        options, rng = self.options, self._trouble
-        if not self.is_healed and rng.random() < options.outage_rate:
-            node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(20, 150)
-            now_ms = self.baton.now_ms
-            self._outage = (node, now_ms + round(1000 * seconds))
-            self._stood.append(("", now_ms, self._outage[1]))
-            self.count("broker out of reach")
-            self.trace(f"broker {node} is out of reach for {seconds:.0f} s")
+        if not self.is_healed:
+            self._maybe_outage(self.options.outage_rate)
+
+    def _maybe_outage(self, rate: float) -> None:
+        """Let a broker be out of reach from now on, perhaps."""
+        rng, now_ms = self._trouble, self.baton.now_ms
+        if rng.random() >= rate or now_ms < self._outage[1]:
+            return
+        node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(20, 150)
+        self._outage = (node, now_ms + round(1000 * seconds))
+        self._stood.append(("", now_ms, self._outage[1]))
+        self.count("broker out of reach")
+        self.trace(f"broker {node} is out of reach for {seconds:.0f} s")
+
+    def is_out_of_reach(self, node_id: int) -> bool:
+        """Return whether no message gets to or from a broker."""
+        node, until_ms = self._outage
+        return not self.is_healed and node == node_id and self.baton.now_ms < until_ms
 
     def fate_of(self, node_id: int, body: Request) -> Fate:
         """Draw the fate of a request."""
         rng, options = self.network_rng, self.options
         if self.is_healed:
             return Fate.DONE
-        node, until_ms = self._outage
-        if node == node_id and self.baton.now_ms < until_ms:
+        if self.is_out_of_reach(node_id):
             return Fate.LOST
         drawn = rng.random()
         if drawn < options.loss_rate:
