@@ -56,20 +56,22 @@ MUTANTS = (
     Mutant(
         "ends-before-the-decision",
         _BATCH,
-        "            if len(ours) > 1:\n"
-        "                self._runs.decide(self._batch, leases, self._settings)\n"
+        "            if order.decision:\n"
+        "                self._runs.decide(self._batch, leases, self._settings, "
+        "self._run_entry(ours))\n"
         '                self._tell("batch_decided", ours)\n'
         "            over = self._runs.ids.end(leases, self._settings, is_commit=True)\n",
         "            over = self._runs.ids.end(leases, self._settings, is_commit=True)\n"
-        "            if len(ours) > 1:\n"
-        "                self._runs.decide(self._batch, leases, self._settings)\n"
+        "            if order.decision:\n"
+        "                self._runs.decide(self._batch, leases, self._settings, "
+        "self._run_entry(ours))\n"
         '                self._tell("batch_decided", ours)\n',
         "all parts are written, so their order with the decision does not matter",
     ),
     Mutant(
         "two-parts-need-no-decision",
         _BATCH,
-        "            if len(ours) > 1:\n",
+        "            if order.decision:\n",
         "            if len(ours) > 2:\n",
         "the decision is for batches of many parts",
     ),
@@ -172,7 +174,7 @@ MUTANTS = (
         "rest-of-a-batch-by-number",
         _BATCH,
         "            slots = assign_slots(\n"
-        "                self._batch.batch_id, done, dict(enumerate(found)), "
+        "                self._batch.name, done, dict(enumerate(found)), "
         "self._on_replay_mismatch\n"
         "            )\n",
         "            del found\n",
