@@ -11,6 +11,8 @@ from tests.spark.fake_topic import FakeCluster
 from txnproducer.admin import LogRecord
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, PartialReplayError, ReplayMismatchError, TornBatchError
+from txnproducer.spark.driver.kept_producer import KeptProducer
+from txnproducer.spark.driver.small_run import SmallRun
 from txnproducer.spark.ledger import named_runs, topic_ledger
 from txnproducer.spark.ledger.decided_runs import (
     check_nothing_torn,
@@ -20,11 +22,14 @@ from txnproducer.spark.ledger.decided_runs import (
 )
 from txnproducer.spark.ledger.decisions import Decision, parse_one
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.named_runs import read_run_parts, write_part, write_run
+from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger, is_record_of_ledger
 from txnproducer.spark.ledger.topic_log import Stored
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.tasks.partition_transaction import BatchPlan
 
 MONDAY = LedgerBatch(0, "q", 3, "monday")
 PARTS = {slot: ProducerIdAndEpoch(100 + slot, 4) for slot in range(3)}
@@ -209,3 +214,16 @@ def test_another_querys_run_counts_only_until_it_is_taken_over(cluster, ledger):
     with pytest.raises(LedgerError, match=r"another query: its ledger holds batch monday"):
         find_run(ledger, theirs, takes_over=False)
     assert find_run(ledger, theirs, takes_over=True) is None
+
+
+def test_a_small_run_finds_its_own_commit_and_no_other(cluster, ledger):
+    plan = BatchPlan(ledger, LedgerRules(), {}, RowReader("orders"), 0, "q", 1, 1, run_id="monday")
+    ledger.write_plan(cluster, PlanEntry(1, "q", 1, is_prepared=True))
+    kept = KeptProducer(ledger, "sink.p0")
+    attempt = SmallRun(plan, [], kept, lambda: None)
+    decide(cluster, ledger, [])
+    assert attempt._look()[1] is None, "the driver has found that all its parts were lost"
+    attempt._write_entry(cluster, (33, total(DIGESTS)))
+    assert attempt._look()[1] == find(ledger).whole
+    write_run(ledger, cluster, "monday", replace(find(ledger).whole, query_id="other"))
+    assert attempt._look()[1] is None

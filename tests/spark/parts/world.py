@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from tests.spark.parts.options import TOPIC, PartsOptions
+from tests.spark.parts.options import LEDGER, TOPIC, PartsOptions
 from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._protocol.messages import (
@@ -27,6 +27,7 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.world.trace import show_message
+from txnproducer.spark.ledger.topic_log import TopicLog
 
 # As long as a batch takes at most from its leases to its decision.
 _MINUTES_S = 300
@@ -82,6 +83,7 @@ class World:
         on_look: called when a process has read some groups.
         is_late: whether the request that takes effect is a late one.
         processes: those that run, by name.
+        logs: their readers of the ledger's topic.
         attempts: how many attempts of tasks there were.
         requests: how many requests took effect.
         counts: how often each thing happened.
@@ -97,6 +99,8 @@ class World:
         self._digest = hashlib.sha256()
         self.cluster = BrokerCluster(options.cluster, self.rng("cluster"))
         self.cluster.create_topic(TOPIC, options.topic_partitions)
+        if options.has_names:
+            self.cluster.create_topic(LEDGER, 1)
         self.baton = Baton(self.rng("threads"), self.cluster)
         self.network_rng = self.rng("network")
         self._jitter = self.rng("jitter")
@@ -104,6 +108,7 @@ class World:
         self.on_request: Callable[[Request], None] = _nothing
         self.on_answered: Callable[[Request, Response], None] = _nothing
         self.processes: dict[str, Process] = {}
+        self.logs: dict[str, TopicLog] = {}
         self.counts: Counter[str] = Counter()
         self.violations: list[tuple[str, str]] = []
         self.is_healed = False

@@ -80,7 +80,10 @@ class PreparedRuns(Runs):
         """
         if self._planner.is_held and self.goes_on(batch):
             return self.go_on(batch), {}
-        if self._is_last_reported:
+        if batch.run_id is not None:
+            # A job of its own. Its scheduler has chosen this driver, and may have had others.
+            self._planner.let_go()
+        elif self._is_last_reported:
             # A run that only grows. After a failure this driver takes the sink back.
             self.check_not_replaced()
         self._plan = self._begun = None

@@ -19,8 +19,9 @@ class SmallRun(KeptTransaction):
         plan = self._plan
         found, _ = plan.ledger.read()
         entry = read_run(topic_ledger(plan.ledger), self._run_id)
-        # Another query's run of this name is taken over: the driver has checked that.
-        is_ours = entry is not None and entry.query_id == plan.query_id
+        # Only an attempt like this one can have written it since the driver has looked. Another
+        # query's run of this name is taken over, and of one that was decided nothing is left.
+        is_ours = entry is not None and (entry.query_id, entry.decision) == (plan.query_id, 0)
         return found, entry if is_ours else None
 
     def _write_entry(self, writer: TransactionalProducer, content: Content) -> None:
