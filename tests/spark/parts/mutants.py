@@ -12,6 +12,7 @@ _RUNS = "spark/driver/prepared_runs.py"
 _BATCH = "spark/driver/prepared_batch.py"
 _IDS = "spark/driver/part_ids.py"
 _TASK = "spark/tasks/prepared_part.py"
+_NAMES = "spark/ledger/decided_runs.py"
 
 MUTANTS = (
     # --- the claim, and the lease --------------------------------------------------------------
@@ -56,20 +57,22 @@ MUTANTS = (
     Mutant(
         "ends-before-the-decision",
         _BATCH,
-        "            if len(ours) > 1:\n"
-        "                self._runs.decide(self._batch, leases, self._settings)\n"
+        "            if order.decision:\n"
+        "                self._runs.decide(self._batch, leases, self._settings, "
+        "self._run_entry(ours))\n"
         '                self._tell("batch_decided", ours)\n'
         "            over = self._runs.ids.end(leases, self._settings, is_commit=True)\n",
         "            over = self._runs.ids.end(leases, self._settings, is_commit=True)\n"
-        "            if len(ours) > 1:\n"
-        "                self._runs.decide(self._batch, leases, self._settings)\n"
+        "            if order.decision:\n"
+        "                self._runs.decide(self._batch, leases, self._settings, "
+        "self._run_entry(ours))\n"
         '                self._tell("batch_decided", ours)\n',
         "all parts are written, so their order with the decision does not matter",
     ),
     Mutant(
         "two-parts-need-no-decision",
         _BATCH,
-        "            if len(ours) > 1:\n",
+        "            if order.decision:\n",
         "            if len(ours) > 2:\n",
         "the decision is for batches of many parts",
     ),
@@ -193,12 +196,66 @@ MUTANTS = (
         "rest-of-a-batch-by-number",
         _BATCH,
         "            slots = assign_slots(\n"
-        "                self._batch.batch_id, done, dict(enumerate(found)), "
+        "                self._batch.name, done, dict(enumerate(found)), "
         "self._on_replay_mismatch\n"
         "            )\n",
         "            del found\n",
         "the partitions of a batch have the same numbers again",
     ),
+    # --- named runs ----------------------------------------------------------------------------
+    Mutant(
+        "run-without-an-entry",
+        _RUNS,
+        "                if entry is not None:\n",
+        "                if False:\n",
+        "the decision has the name of the run",
+    ),
+    Mutant(
+        "run-is-entered-before-its-decision",
+        _RUNS,
+        "            with self._planning(settings) as producer, producer.transaction():\n"
+        "                # The plan as well, so that it expires no sooner than the decision.\n",
+        "            with self._planning(settings) as producer, producer.transaction():\n"
+        "                if entry is not None:\n"
+        "                    write_run(topic_ledger(self._ledger), producer, entry.name,\n"
+        "                              replace(entry, decision=decision.number))\n"
+        "            with self._planning(settings) as producer, producer.transaction():\n"
+        "                # The plan as well, so that it expires no sooner than the decision.\n",
+        "an entry that is there twice does no harm",
+    ),
+    Mutant(
+        "decided-run-counts-as-whole",
+        _NAMES,
+        "    if not lost:\n        return RunState(entry)\n",
+        "    return RunState(entry)\n",
+        "what is decided is committed",
+    ),
+    Mutant(
+        "torn-run-is-overtaken",
+        _NAMES,
+        "    if lost:\n        torn = decision.batch\n",
+        "    if False:\n        torn = decision.batch\n",
+        "names have no order, so any run may be next",
+    ),
+    Mutant(
+        "run-that-was-written-again-stays-torn",
+        _NAMES,
+        "        if entry is None or entry.decision != decision.number:\n",
+        "        if entry is None:\n",
+        "the last decision is about the last run that was decided",
+    ),
+)
+
+# Found in runs with names: `python -m tests.spark.parts --names`.
+NAMED = frozenset(
+    {
+        "run-without-an-entry",
+        "run-is-entered-before-its-decision",
+        "decided-run-counts-as-whole",
+        "torn-run-is-overtaken",
+        "part-of-a-run-by-its-name",
+        "run-that-was-written-again-stays-torn",
+    }
 )
 
 # Not caught by the seeds that were tried so far.
@@ -247,6 +304,13 @@ MISSED: tuple[Mutant, ...] = (
         "        if is_whole(done) or all(entry.writers == writers for entry in done.values()):\n",
         "        if True:\n",
         "a batch that comes again is cut as it was",
+    ),
+    Mutant(
+        "part-of-a-run-by-its-name",
+        "spark/ledger/decisions.py",
+        "            return (entry.run_id, entry.decision) == (self.batch.run_id, self.number)\n",
+        "            return entry.run_id == self.batch.run_id\n",
+        "the entry of a slot names the run",
     ),
 )
 

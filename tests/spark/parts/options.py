@@ -9,9 +9,14 @@ import random
 from dataclasses import dataclass, replace
 
 from txnproducer._broker.options import ClusterOptions
+from txnproducer.spark.ledger.move import default_topic
 
 TOPIC = "rows"
 SINK = "sink"
+LEDGER = default_topic(SINK)
+PLAN_GROUP = f"__txn.{SINK}.plan"
+# Of the batches that have numbers, where others have names.
+FIRST_NUMBER = 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class PartsOptions:
         moves_every_s: how often a coordinator moves; 0 for never.
         trouble_s: how long faults last, at most.
         overtaken_s: when another query takes the sink over; None for never.
+        has_names: whether batches have names, but for every third; the ledger is in a topic then.
+        repeat_rate: how often a named run is repeated that is done.
     """
 
     seed: int
@@ -85,6 +92,15 @@ class PartsOptions:
     moves_every_s: float = 0.0
     trouble_s: float = 600.0
     overtaken_s: float | None = None
+    has_names: bool = False
+    repeat_rate: float = 0.0
+
+    def is_named(self, batch_id: int) -> bool:
+        """Return whether a batch is a named run."""
+        # A query that takes a sink over writes numbers once more that are ahead of its own, so a
+        # driver that wakes up late may choose one that another has written.
+        is_number = batch_id % 3 == FIRST_NUMBER and self.overtaken_s is None
+        return self.has_names and not is_number
 
     @property
     def is_cut_otherwise(self) -> bool:
@@ -92,8 +108,19 @@ class PartsOptions:
         return self.most_parts > 1
 
     @classmethod
-    def draw(cls, seed: int) -> PartsOptions:
+    def draw(cls, seed: int, *, has_names: bool = False) -> PartsOptions:
         """Return the settings of a seed."""
+        found = cls._drawn(seed)
+        if not has_names:
+            return found
+        # A source of its own, so that the seeds of batches with numbers stay as they are.
+        rng = random.Random(f"names {seed}")
+        return replace(
+            found, has_names=True, batches=rng.randint(2, 6), repeat_rate=rng.choice((0, 0.2, 0.5))
+        )
+
+    @classmethod
+    def _drawn(cls, seed: int) -> PartsOptions:
         rng = random.Random(f"options {seed}")
         longest_rest_s = rng.choice((10, 100, 30_000))
         cluster = ClusterOptions(

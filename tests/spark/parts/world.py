@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from tests.spark.parts.options import TOPIC, PartsOptions
+from tests.spark.parts.options import LEDGER, PLAN_GROUP, TOPIC, PartsOptions
 from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._protocol.messages import (
@@ -27,6 +27,7 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.world.trace import show_message
+from txnproducer.spark.ledger.topic_log import TopicLog
 
 # As long as a batch takes at most from its leases to its decision.
 _MINUTES_S = 300
@@ -82,6 +83,7 @@ class World:
         on_look: called when a process has read some groups.
         is_late: whether the request that takes effect is a late one.
         processes: those that run, by name.
+        logs: their readers of the ledger's topic.
         attempts: how many attempts of tasks there were.
         requests: how many requests took effect.
         counts: how often each thing happened.
@@ -97,6 +99,8 @@ class World:
         self._digest = hashlib.sha256()
         self.cluster = BrokerCluster(options.cluster, self.rng("cluster"))
         self.cluster.create_topic(TOPIC, options.topic_partitions)
+        if options.has_names:
+            self.cluster.create_topic(LEDGER, 1)
         self.baton = Baton(self.rng("threads"), self.cluster)
         self.network_rng = self.rng("network")
         self._jitter = self.rng("jitter")
@@ -104,6 +108,7 @@ class World:
         self.on_request: Callable[[Request], None] = _nothing
         self.on_answered: Callable[[Request, Response], None] = _nothing
         self.processes: dict[str, Process] = {}
+        self.logs: dict[str, TopicLog] = {}
         self.counts: Counter[str] = Counter()
         self.violations: list[tuple[str, str]] = []
         self.is_healed = False
@@ -157,12 +162,16 @@ class World:
         if is_between and options.outage_rate_between:
             self._maybe_outage(options.outage_rate_between)
 
-    def after_look(self) -> None:
-        """Let a driver stand still after it has read the plan, perhaps."""
+    def look(self, groups: Iterable[str]) -> None:
+        """Note that a process has read groups. It may stand still after a look at the plan."""
+        self.on_look(groups)
         options, process = self.options, self.processes.get(self.baton.process)
-        if self.is_healed or process is None or not options.pause_rate_after_look:
+        if self.is_healed or process is None or PLAN_GROUP not in groups:
             return
-        if self._trouble.random() < options.pause_rate_after_look:
+        if (
+            options.pause_rate_after_look
+            and self._trouble.random() < options.pause_rate_after_look
+        ):
             self._pause(process)
 
     def _pause(self, process: Process) -> None:

@@ -43,13 +43,14 @@ class TakeOver:
 
     Attributes:
         rules: for the entries that are not taken over.
+        is_wanted: whether the user wants that at all.
     """
 
     def __init__(self, rules: LedgerRules) -> None:
         # The option is answered here, once: rules that kept it would pass every later entry as
         # well.
         self.rules = replace(rules, on_foreign_ledger="stop")
-        self._is_wanted = rules.takes_over
+        self.is_wanted = rules.takes_over
         self._first_looks: dict[str, _Seen] = {}
         # By the clocks of two machines, which may differ. If ours is late, a checkpoint that was
         # rewound within that difference is refused, and a later start passes.
@@ -59,7 +60,7 @@ class TakeOver:
         self, plan: PlanEntry | None, entries: Mapping[int, LedgerEntry], query_id: str
     ) -> None:
         """Take over plan and entries, if the user wants that and this is the first look."""
-        if self._is_wanted and query_id not in self._first_looks:
+        if self.is_wanted and query_id not in self._first_looks:
             # By query: one sink object may be given to a second query, whose first look is its
             # own.
             self._first_looks[query_id] = _Seen(plan, dict(entries))
