@@ -102,6 +102,9 @@ class Judge:
         self._note_look(body, answer)
 
     def _note_abort(self, part: Part, body: Request, *, is_excused: bool) -> None:
+        # With v1 a late request can open the next transaction under the epoch of one that is over.
+        if part in self._committed:
+            return
         (self._lost if is_excused else self._aborted).add(part)
         if part in self._decided:
             text = f"{type(body).__name__} aborts the decided {part}"
