@@ -102,9 +102,11 @@ class Judge:
         self._note_look(body, answer)
 
     def _note_abort(self, part: Part, body: Request, *, is_excused: bool) -> None:
+        # With v1 a late request can open the next transaction under the epoch of one that is over.
+        if part in self._committed:
+            return
         (self._lost if is_excused else self._aborted).add(part)
-        # With transactions v1 a late request opens a committed part again, with nothing in it.
-        if part in self._decided and part not in self._committed:
+        if part in self._decided:
             text = f"{type(body).__name__} aborts the decided {part}"
             self._excuse(text) if is_excused else self._world.violate("abort", text)
 
