@@ -121,9 +121,9 @@ MUTANTS = (
     Mutant(
         "take-over-before-the-decision-is-read",
         _RUNS,
-        "        self._roll_forward(settings)\n\n    def _fence(",
+        "        self._roll_forward(settings)\n\n    def _commit(",
         "        self.ids.take(range(self._first_look.known_partitions()), settings)\n"
-        "        self._roll_forward(settings)\n\n    def _fence(",
+        "        self._roll_forward(settings)\n\n    def _commit(",
         "the ids are taken first, so that nobody changes a part while the decision is read",
     ),
     Mutant(
@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "nothing-is-rolled-forward",
         _RUNS,
-        "        self._roll_forward(settings)\n\n    def _fence(",
-        "        pass\n\n    def _fence(",
+        "        self._roll_forward(settings)\n\n    def _commit(",
+        "        pass\n\n    def _commit(",
         "the batch comes again anyway",
     ),
     Mutant(
