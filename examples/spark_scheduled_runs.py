@@ -36,7 +36,6 @@ def main() -> None:
                 servers,
                 f"{topic}-sink",
                 topic=topic,
-                atomicity="batch",
                 ledger="topic",
                 query_id="daily-orders",
                 max_runs=1,

@@ -159,6 +159,24 @@ def test_a_frame_that_is_empty_by_its_plan_is_recorded(spark, make_sink, wait_fo
     sink.close()
 
 
+@pytest.mark.parametrize("driver_rows", [0, 100])
+def test_named_runs_are_written_once_in_any_order(spark, kafka, topic, wait_for, driver_rows):
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers,
+        f"sink-{topic}",
+        topic=topic,
+        query_id="query",
+        ledger="topic",
+        writers=2,
+        driver_rows=driver_rows,
+    )
+    for run_id, first, is_new in (("b", 20, True), ("a", 0, True), ("b", 20, False)):
+        report = sink.write(frame(spark, 20, first=first), run_id=run_id)
+        assert (report.run_id, report.rows, report.transactions > 0) == (run_id, 20, is_new)
+    sink.close()
+    wait_for(40)
+
+
 def test_the_driver_writes_small_batches(spark, make_sink, wait_for):
     sink = make_sink(driver_rows=20)
     sizes, by_driver, first = (20, 0, 21, 10, 10), [], 0

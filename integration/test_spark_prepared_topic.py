@@ -8,16 +8,11 @@ import pytest
 
 from integration.readers import read_with_confluent
 from integration.spark_frames import expected, keyed, keyless, wait_for
+from integration.spark_kills import DeadDriverError, kill, others
 from txnproducer.spark import LedgerError
-from txnproducer.spark.driver.prepared_runs import PreparedRuns
-from txnproducer.spark.ledger.coordinator_client import CoordinatorClient
 from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
-
-
-class DeadDriverError(BaseException):
-    """The end of a driver that was killed. No `except Exception` of the sink's sees it."""
 
 
 @pytest.fixture
@@ -29,28 +24,6 @@ def sink(make_sink):
         return make_sink(**{"ledger": "topic", "atomicity": "prepared", **arguments})
 
     return make
-
-
-def kill(patch, ended):
-    """Kill the driver that ends parts when it has ended as many; None: before it decides."""
-    real = CoordinatorClient.end_ids
-
-    def die(self, leases, *, is_commit, timeout_ms):
-        real(self, list(leases)[:ended], is_commit=is_commit, timeout_ms=timeout_ms)
-        raise DeadDriverError
-
-    def die_before(*_):
-        raise DeadDriverError
-
-    if ended is None:
-        patch.setattr(PreparedRuns, "decide", die_before)
-    else:
-        patch.setattr(CoordinatorClient, "end_ids", die)
-
-
-def others(spark):
-    """Make a frame of other rows, in another number of partitions."""
-    return keyless(spark, 30, partitions=4, first=1000)
 
 
 @pytest.mark.parametrize("ended", [0, 1, 2, None])

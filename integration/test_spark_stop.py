@@ -73,19 +73,19 @@ def slowly(marker):
     return lambda frame: frame.mapInArrow(read, frame.schema)
 
 
-@pytest.fixture(params=["batch", "partition"])
+@pytest.fixture(params=["batch", "prepared", "partition"])
 def atomicity(request):
     return request.param
 
 
-def mostly(atomicity, other, reason):
-    """Parametrize with both. The second one is for runs of the long tests."""
+def mostly(*atomicities, other, reason):
+    """Parametrize with all. The other one is for runs of the long tests."""
     long = pytest.param(other, marks=pytest.mark.long(reason))
-    return pytest.mark.parametrize("atomicity", [atomicity, long], indirect=True)
+    return pytest.mark.parametrize("atomicity", [*atomicities, long], indirect=True)
 
 
 # With atomicity "partition" the driver commits nothing, and runs nothing again.
-of_whole_batches = pytest.mark.parametrize("atomicity", ["batch"], indirect=True)
+of_whole_batches = pytest.mark.parametrize("atomicity", ["batch", "prepared"], indirect=True)
 
 
 @pytest.fixture
@@ -108,7 +108,12 @@ def check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path):
     wait_for(kafka, topic, expected(ROWS))
 
 
-@mostly("partition", "batch", "a batch is stopped in its tasks and at its commit as well")
+@mostly(
+    "partition",
+    "prepared",
+    other="batch",
+    reason="a batch is stopped in its tasks and at its commit as well",
+)
 def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
     spark, kafka, topic, sink, tmp_path
 ):
@@ -127,7 +132,12 @@ def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
-@mostly("batch", "partition", "Spark itself ends the tasks, as it does those of a batch")
+@mostly(
+    "batch",
+    "prepared",
+    other="partition",
+    reason="Spark itself ends the tasks, as it does those of a batch",
+)
 def test_a_query_that_is_stopped_in_its_tasks_is_not_run_again(
     spark, kafka, topic, sink, tmp_path
 ):
@@ -163,7 +173,7 @@ def test_a_query_that_is_stopped_at_its_commit_is_not_committed(
 
 
 @pytest.mark.long("it takes two runs; others stop in the tasks and at the commit")
-@of_whole_batches
+@pytest.mark.parametrize("atomicity", ["batch"], indirect=True)  # it has the count of attempts
 def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
     spark, kafka, topic, sink, tmp_path
 ):

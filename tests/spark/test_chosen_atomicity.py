@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -221,17 +222,48 @@ def test_a_warning_of_other_rows_is_refused_where_a_new_sink_id_cannot_have_it(c
     assert write(sink_of(on_replay_mismatch="warn")) == "prepared"
 
 
-def test_a_named_run_goes_on_in_a_ledger_of_whole_batches_alone(cluster, monkeypatch):
+@pytest.mark.parametrize("mode", [None, "batch", "prepared"])
+def test_a_named_run_goes_on_in_each_mode_that_decides_about_a_whole_batch(
+    cluster, monkeypatch, mode
+):
     monkeypatch.setattr(whole_batch.WholeBatches, "check", lambda *_, **__: None)
-    for view in (NEW, USED["partition"]):
-        cluster.view = view
-        with pytest.raises(InvalidConfigurationError, match=r"needs ledger=.*atomicity=\"batch"):
-            sink_of(ledger="topic").write(frame(), run_id="monday")
-    cluster.view = USED["batch"]
+    monkeypatch.setattr(prepared_batch.PreparedBatches, "check", lambda *_, **__: None)
+    cluster.view = USED.get(mode, NEW)
+    sink = sink_of(ledger="topic")
     with pytest.raises(PlannedError):
-        sink_of(ledger="topic").write(frame(), run_id="monday")
+        sink.write(frame(), run_id="monday")
+    assert sink._settings.atomicity == (mode or "prepared")
     with pytest.raises(InvalidConfigurationError, match="needs ledger="):
         sink_of().write(frame(), run_id="monday")
+
+
+def test_a_named_run_is_refused_where_its_parts_commit_one_by_one(cluster):
+    cluster.view = USED["partition"]
+    with pytest.raises(InvalidConfigurationError, match=r"and atomicity=\"prepared\" or \"batch"):
+        sink_of(ledger="topic").write(frame(), run_id="monday")
+
+
+def test_a_new_sink_id_for_named_runs_never_gets_partition(cluster, monkeypatch):
+    monkeypatch.setattr(whole_batch.WholeBatches, "check", lambda *_, **__: None)
+    sink = sink_of(ledger="topic", options={"transactionTimeout": "39999"})
+    with pytest.raises(PlannedError):
+        sink.write(frame(), run_id="monday")
+    assert sink._settings.atomicity == "batch"
+    with pytest.raises(SinkError, match=r"this sink has 'prepared'.*Switch speculation off"):
+        sink_of(ledger="topic").write(frame(speculates=True), run_id="monday")
+
+
+@pytest.mark.parametrize(("decision", "mode"), [(None, "batch"), (0, "prepared")])
+def test_a_named_run_alone_shows_the_mode_of_a_sink(cluster, monkeypatch, decision, mode):
+    monkeypatch.setattr(whole_batch.WholeBatches, "check", lambda *_, **__: None)
+    monkeypatch.setattr(prepared_batch.PreparedBatches, "check", lambda *_, **__: None)
+    run = replace(ENTRY, decision=decision, run_id="sunday")
+    plan = None if decision is None else PREPARED_PLAN
+    cluster.view = LedgerView(plan, {}, None, run)
+    sink = sink_of(ledger="topic")
+    with pytest.raises(PlannedError):
+        sink.write(frame(), run_id="monday")
+    assert sink._settings.atomicity == mode
 
 
 # --- upkeep --------------------------------------------------------------------------------------

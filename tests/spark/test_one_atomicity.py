@@ -25,6 +25,8 @@ OF_WHOLE_BATCHES = LedgerView(None, {}, ENTRY)
 OF_PARTITIONS = LedgerView(PlanEntry(3, "q", 2), {0: ENTRY}, None)
 OF_A_PLAN = LedgerView(PlanEntry(3, "q", 2), {}, None)
 DECIDED = replace(ENTRY, decision=5)
+NAMED = replace(ENTRY, batch_id=0, run_id="monday")
+DECIDED_NAMED = replace(NAMED, decision=5)
 PREPARED_PLAN = PlanEntry(3, "q", 2, is_prepared=True)
 OF_PREPARED = LedgerView(PREPARED_PLAN, {0: DECIDED}, None)
 OWN = {"batch": OF_WHOLE_BATCHES, "partition": OF_PARTITIONS, "prepared": OF_PREPARED}
@@ -86,6 +88,14 @@ def test_a_sink_of_its_own_atomicity_or_of_none_goes_on():
         ("prepared", "partition", OF_PARTITIONS, "batch 4 of query q"),
         ("prepared", "partition", OF_A_PLAN, "run 3 of query q"),
         ("prepared", "batch", OF_WHOLE_BATCHES, "batch 4 of query q"),
+        ("prepared", "batch", LedgerView(None, {}, None, NAMED), "batch monday of query q"),
+        ("batch", "prepared", LedgerView(None, {}, None, DECIDED_NAMED), "batch monday of query"),
+        (
+            "partition",
+            "prepared",
+            LedgerView(PREPARED_PLAN, {}, None, DECIDED_NAMED),
+            "batch monday of",
+        ),
         ("partition", "prepared", OF_PREPARED, "batch 4 of query q"),
         ("partition", "prepared", LedgerView(None, {0: DECIDED}, None), "batch 4 of query q"),
         ("batch", "prepared", LedgerView(PREPARED_PLAN, {}, None), "run 3 of query q"),
@@ -161,6 +171,16 @@ def test_partitions_write_nothing_where_a_whole_batch_came_with_their_plan(runs,
     planned = LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
         getattr(make(nothing, nothing, planned), call)(LedgerBatch(0, "q", 2), SETTINGS)
+    assert taken == ["orders.plan", "commit", "orders.batch"]
+
+
+def test_no_id_of_a_part_is_taken_where_another_driver_began_while_whole_batches_are_shut_out(
+    runs,
+):
+    make, taken = runs
+    nothing, theirs = LedgerView(None, {}, None), LedgerView(PlanEntry(2, "q", 2), {}, None)
+    with pytest.raises(StaleRunError, match="run 2 of query q has begun"):
+        make(nothing, nothing, theirs).enter(LedgerBatch(0, "q", 2), SETTINGS)
     assert taken == ["orders.plan", "commit", "orders.batch"]
 
 

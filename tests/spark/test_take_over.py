@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -48,6 +49,14 @@ def test_a_batch_that_was_seen_ahead_counts_when_its_turn_comes(taking):
     taking.look_at(None, {0: AHEAD}, "q")
     assert taking.of({0: AHEAD}, 6, "q") == {0: AHEAD}
     assert taking.of({0: AHEAD}, 7, "q") == {}
+
+
+def test_an_entry_ahead_that_is_younger_than_the_driver_is_not_taken_over(taking):
+    young = replace(AHEAD, at_ms=int(time.time() * 1000) + 60_000)
+    taking.look_at(None, {0: young, 1: AHEAD}, "q")
+    assert taking.of({0: young, 1: AHEAD}, 3, "q") == {1: AHEAD}
+    with pytest.raises(LedgerError, match="committed batch 7 already, this is batch 3"):
+        taking.rules.check({0: young}, 3, "q", 1)
 
 
 def test_a_plan_is_taken_over_as_it_was(taking):

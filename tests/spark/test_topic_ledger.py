@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.spark.fake_topic import FakeCluster, Killed
 from txnproducer.admin import LogBatch, LogRecord
 from txnproducer.errors import TopicAuthorizationError
-from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver import runs
 from txnproducer.spark.driver.part_ids import PartIds
@@ -25,66 +26,10 @@ from txnproducer.spark.ledger.move import mark_of, topic_of
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
-from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored
+from txnproducer.spark.ledger.topic_log import Stored
 
 OLD = LedgerEntry(7, "q", 2, 5, "0" * 32, at_ms=1)
 NEW = LedgerEntry(8, "q", 2, 6, "1" * 32, at_ms=2)
-
-
-class Killed(BaseException):
-    """The end of a process, which no handler of errors sees."""
-
-
-class FakeCluster:
-    """A topic, and the groups of a ledger in offsets. A producer's writes are there at once."""
-
-    def __init__(self):
-        self.topic: dict[str, Stored] = {}
-        self.groups: dict[str, OffsetAndMetadata] = {}
-        self.asked: list[str] = []
-        self.steps = 0
-        self.last_step: int | None = None
-
-    def step(self):
-        """End the process here, if this is its last step."""
-        self.steps += 1
-        if self.steps == self.last_step:
-            raise Killed
-
-    def read(self, keys, *_, **__):
-        self.asked.append("topic")
-        return LogState(len(self.topic), dict(self.topic))
-
-    def snapshot(self, keys=None):
-        return Snapshot(len(self.topic), dict(self.topic))
-
-    def go_on_from(self, snapshot):
-        """See `TopicLog`."""
-
-    # As a producer.
-
-    @contextmanager
-    def transaction(self):
-        before = dict(self.topic), dict(self.groups)
-        try:
-            self.step()
-            yield
-            self.step()
-        except BaseException:
-            self.topic, self.groups = before
-            raise
-        self.step()
-
-    def send(self, topic, value, key, partition):
-        assert (topic, partition) == ("books", 0)
-        self.step()
-        self.topic[key.decode()] = Stored(len(self.topic), 0, value)
-
-    def send_offsets_to_transaction(self, offsets, group):
-        ((place, stored),) = offsets.items()
-        assert tuple(place) == ("orders", 0)
-        self.step()
-        self.groups[group.group_id] = stored
 
 
 @pytest.fixture

@@ -63,7 +63,8 @@ class ExactlyOnceKafkaSink:
     Without an atomicity the first batch chooses it: a sink id that was used goes on with the one
     that its ledger shows, and a new one gets "prepared". It gets "partition" if
     `spark.speculation` is on, if the transaction time-out is below 40 s, and with
-    `partition_writer`. The log says which one it is and why.
+    `partition_writer`; a named run gets "batch" with such a time-out. The log says which one it is
+    and why.
 
     Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`). If
     both are given, they have to be equal.
@@ -164,9 +165,9 @@ class ExactlyOnceKafkaSink:
         self._batches = self._made(choice.atomicity)
         return self._batches
 
-    def _choice(self, *, is_speculating: bool) -> Choice:
+    def _choice(self, *, is_speculating: bool, is_named: bool) -> Choice:
         return atomicities.of_ledger(self._ledger) or atomicities.for_new_id(
-            self._cluster.timeout_ms(), is_speculating=is_speculating
+            self._cluster.timeout_ms(), is_speculating=is_speculating, is_named=is_named
         )
 
     # --- writing --------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class ExactlyOnceKafkaSink:
             df: the frame.
             batch_id: grows from batch to batch; the same id again is a replay of that batch.
             run_id: any text, such as a scheduler's logical date, in any order; the same text again
-                is a replay. It needs `ledger="topic"` and atomicity "batch".
+                is a replay. It needs `ledger="topic"` and atomicity "prepared" or "batch".
 
         Returns:
             The report of the batch.
@@ -220,7 +221,7 @@ class ExactlyOnceKafkaSink:
             self._cluster.producer_settings()
             batches = self._batches
             if batches is None:
-                choice = self._choice(is_speculating=is_speculating)
+                choice = self._choice(is_speculating=is_speculating, is_named=bool(named))
                 batches = self._begin(choice, is_speculating=is_speculating)
                 if run_id is not None:
                     checks.check_named(self._settings, run_id, batch_id)

@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--names", action="store_true", help="named runs, a ledger in a topic")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--results", type=Path, help="the file that takes the figures")
     arguments = parser.parse_args()
@@ -25,7 +26,8 @@ def main() -> None:
     violations, virtual_s = 0, 0.0
     began, requests, counts = time.perf_counter(), 0, Counter[str]()
     for seed in seeds:
-        result = run_seed(seed, print if arguments.trace else None)
+        emit = print if arguments.trace else None
+        result = run_seed(seed, emit, has_names=arguments.names)
         requests += result.requests
         counts += result.counts
         violations += len(result.violations)

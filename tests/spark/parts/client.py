@@ -172,7 +172,7 @@ class PartsClient:
             self._end({request.connection}, late=True)
             return
         answer = world.handle(node, request.body)
-        if fate is Fate.ANSWER_LOST:
+        if fate is Fate.ANSWER_LOST or world.is_out_of_reach(node):
             self._queue.remove(request)
             self._fail(request)
             self._end({request.connection}, late=True)

@@ -12,6 +12,7 @@ _RUNS = "spark/driver/prepared_runs.py"
 _BATCH = "spark/driver/prepared_batch.py"
 _IDS = "spark/driver/part_ids.py"
 _TASK = "spark/tasks/prepared_part.py"
+_NAMES = "spark/ledger/decided_runs.py"
 
 MUTANTS = (
     # --- the claim, and the lease --------------------------------------------------------------
@@ -56,20 +57,22 @@ MUTANTS = (
     Mutant(
         "ends-before-the-decision",
         _BATCH,
-        "            if len(ours) > 1:\n"
-        "                self._runs.decide(self._batch, leases, self._settings)\n"
+        "            if order.decision:\n"
+        "                self._runs.decide(self._batch, leases, self._settings, "
+        "self._run_entry(ours))\n"
         '                self._tell("batch_decided", ours)\n'
         "            over = self._runs.ids.end(leases, self._settings, is_commit=True)\n",
         "            over = self._runs.ids.end(leases, self._settings, is_commit=True)\n"
-        "            if len(ours) > 1:\n"
-        "                self._runs.decide(self._batch, leases, self._settings)\n"
+        "            if order.decision:\n"
+        "                self._runs.decide(self._batch, leases, self._settings, "
+        "self._run_entry(ours))\n"
         '                self._tell("batch_decided", ours)\n',
         "all parts are written, so their order with the decision does not matter",
     ),
     Mutant(
         "two-parts-need-no-decision",
         _BATCH,
-        "            if len(ours) > 1:\n",
+        "            if order.decision:\n",
         "            if len(ours) > 2:\n",
         "the decision is for batches of many parts",
     ),
@@ -92,6 +95,13 @@ MUTANTS = (
         "        if True:\n",
         "the time-out ends late parts anyway",
     ),
+    Mutant(
+        "decision-in-doubt-is-undone",
+        _BATCH,
+        "            self._runs.leave()  # the next run reads the decision, and ends what is left\n",
+        "            self._abort(order, error)\n",
+        "a batch that could not be decided or ended is aborted",
+    ),
     # --- the ends ------------------------------------------------------------------------------
     Mutant(
         "unclear-end-is-believed",
@@ -111,9 +121,9 @@ MUTANTS = (
     Mutant(
         "take-over-before-the-decision-is-read",
         _RUNS,
-        "        self._roll_forward(settings)\n\n    def _fence(",
+        "        self._roll_forward(settings)\n\n    def _commit(",
         "        self.ids.take(range(self._first_look.known_partitions()), settings)\n"
-        "        self._roll_forward(settings)\n\n    def _fence(",
+        "        self._roll_forward(settings)\n\n    def _commit(",
         "the ids are taken first, so that nobody changes a part while the decision is read",
     ),
     Mutant(
@@ -127,8 +137,8 @@ MUTANTS = (
     Mutant(
         "nothing-is-rolled-forward",
         _RUNS,
-        "        self._roll_forward(settings)\n\n    def _fence(",
-        "        pass\n\n    def _fence(",
+        "        self._roll_forward(settings)\n\n    def _commit(",
+        "        pass\n\n    def _commit(",
         "the batch comes again anyway",
     ),
     Mutant(
@@ -154,6 +164,20 @@ MUTANTS = (
         "the look after it is enough",
     ),
     Mutant(
+        "no-look-before-a-run-takes-ids",
+        _RUNS,
+        "        self.check_not_replaced()\n        self.ids.take(wanted, settings)\n",
+        "        self.ids.take(wanted, settings)\n",
+        "the plan was committed a moment ago",
+    ),
+    Mutant(
+        "young-entries-are-taken-over",
+        "spark/ledger/take_over.py",
+        "            and not (entry.query_id == query_id and self._is_younger(entry))\n",
+        "",
+        "what the first look finds is old",
+    ),
+    Mutant(
         "no-look-before-a-small-batch",
         _BATCH,
         "            self.runs.check_not_replaced()\n        return super()._attempt(*args)\n",
@@ -172,23 +196,70 @@ MUTANTS = (
         "rest-of-a-batch-by-number",
         _BATCH,
         "            slots = assign_slots(\n"
-        "                self._batch.batch_id, done, dict(enumerate(found)), "
+        "                self._batch.name, done, dict(enumerate(found)), "
         "self._on_replay_mismatch\n"
         "            )\n",
         "            del found\n",
         "the partitions of a batch have the same numbers again",
     ),
+    # --- named runs ----------------------------------------------------------------------------
+    Mutant(
+        "run-without-an-entry",
+        _RUNS,
+        "                if entry is not None:\n",
+        "                if False:\n",
+        "the decision has the name of the run",
+    ),
+    Mutant(
+        "run-is-entered-before-its-decision",
+        _RUNS,
+        "            with self._planning(settings) as producer, producer.transaction():\n"
+        "                # The plan as well, so that it expires no sooner than the decision.\n",
+        "            with self._planning(settings) as producer, producer.transaction():\n"
+        "                if entry is not None:\n"
+        "                    write_run(topic_ledger(self._ledger), producer, entry.name,\n"
+        "                              replace(entry, decision=decision.number))\n"
+        "            with self._planning(settings) as producer, producer.transaction():\n"
+        "                # The plan as well, so that it expires no sooner than the decision.\n",
+        "an entry that is there twice does no harm",
+    ),
+    Mutant(
+        "decided-run-counts-as-whole",
+        _NAMES,
+        "    if not lost:\n        return RunState(entry)\n",
+        "    return RunState(entry)\n",
+        "what is decided is committed",
+    ),
+    Mutant(
+        "torn-run-is-overtaken",
+        _NAMES,
+        "    if lost:\n        torn = decision.batch\n",
+        "    if False:\n        torn = decision.batch\n",
+        "names have no order, so any run may be next",
+    ),
+    Mutant(
+        "run-that-was-written-again-stays-torn",
+        _NAMES,
+        "        if entry is None or entry.decision != decision.number:\n",
+        "        if entry is None:\n",
+        "the last decision is about the last run that was decided",
+    ),
+)
+
+# Found in runs with names: `python -m tests.spark.parts --names`.
+NAMED = frozenset(
+    {
+        "run-without-an-entry",
+        "run-is-entered-before-its-decision",
+        "decided-run-counts-as-whole",
+        "torn-run-is-overtaken",
+        "part-of-a-run-by-its-name",
+        "run-that-was-written-again-stays-torn",
+    }
 )
 
 # Not caught by the seeds that were tried so far.
 MISSED: tuple[Mutant, ...] = (
-    Mutant(
-        "decision-in-doubt-is-undone",
-        _BATCH,
-        "            self._runs.leave()  # the next run reads the decision, and ends what is left\n",
-        "            self._abort(order, error)\n",
-        "a batch that could not be decided or ended is aborted",
-    ),
     Mutant(
         "unclear-roll-forward-goes-on",
         _RUNS,
@@ -233,6 +304,13 @@ MISSED: tuple[Mutant, ...] = (
         "        if is_whole(done) or all(entry.writers == writers for entry in done.values()):\n",
         "        if True:\n",
         "a batch that comes again is cut as it was",
+    ),
+    Mutant(
+        "part-of-a-run-by-its-name",
+        "spark/ledger/decisions.py",
+        "            return (entry.run_id, entry.decision) == (self.batch.run_id, self.number)\n",
+        "            return entry.run_id == self.batch.run_id\n",
+        "the entry of a slot names the run",
     ),
 )
 

@@ -22,12 +22,14 @@ from typing import Any
 
 from tests.sim import mutants, mutation
 from tests.sim.mutation import ROOT, install
-from tests.spark.parts.mutants import HELPERS, MISSED, MUTANTS
+from tests.spark.parts.mutants import HELPERS, MISSED, MUTANTS, NAMED
 
 RESULTS = ROOT / "tests" / "data" / "parts_mutants.json"
 MOST_SEEDS = 1000
 _LONGEST_SEED_S = 60
 _CHUNK = 50
+# In place of a bug's name: runs with names, and without a bug.
+_NAMES_ALONE = "names"
 
 # The reader of mutants looks for them there.
 mutants.HELPERS.update(HELPERS)
@@ -40,15 +42,15 @@ def known() -> dict[str, dict[str, Any]]:
 
 
 def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, Any] | None:
-    """Run seeds with a bug (no name: without). Return the first that fails, or None."""
-    if name:
+    """Run seeds with a bug (or without, see `hunt`). Return the first that fails, or None."""
+    if name not in ("", _NAMES_ALONE):
         install(next(each for each in (*MUTANTS, *MISSED) if each.name == name))
     from tests.spark.parts.run import run_seed
 
     for seed in seeds:
         _limit(seed)
         began = time.process_time()
-        violations = run_seed(seed).violations
+        violations = run_seed(seed, has_names=name in NAMED | {_NAMES_ALONE}).violations
         signal.setitimer(signal.ITIMER_PROF, 0)
         if violations:
             check, text = violations[0]
@@ -72,12 +74,13 @@ def _give_up(seed: int) -> None:
 
 def hunt(name: str, first: int, end: int) -> dict[str, Any] | None:
     """Return the first seed that catches a bug, and the check, or None."""
+    healthy = _NAMES_ALONE if name in NAMED else ""
     while first < end:
         count = min(_CHUNK, end - first)
         found = ask(name, first, count)
         if found is None:
             first += count
-        elif ask("", int(found["seed"]), 1) is None:
+        elif ask(healthy, int(found["seed"]), 1) is None:
             return found
         else:
             first = int(found["seed"]) + 1

@@ -9,9 +9,14 @@ import random
 from dataclasses import dataclass, replace
 
 from txnproducer._broker.options import ClusterOptions
+from txnproducer.spark.ledger.move import default_topic
 
 TOPIC = "rows"
 SINK = "sink"
+LEDGER = default_topic(SINK)
+PLAN_GROUP = f"__txn.{SINK}.plan"
+# Of the batches that have numbers, where others have names.
+FIRST_NUMBER = 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class PartsOptions:
         resize_rate: how often the next batch has another number of parts.
         renumber_rate: how often the parts of a frame have other numbers.
         refresh_rate: how often the ledger is refreshed after a batch.
+        refresh_at_start_rate: likewise, by a driver before its first batch.
         rest_rate: how often there is a rest after a batch.
         longest_rest_s: the longest of those.
         is_slow: whether some tasks take nearly as long as a transaction may.
@@ -39,14 +45,20 @@ class PartsOptions:
         kill_rate_between: likewise, while a decided part is not committed.
         pause_rate: how often a process stands still, by request.
         pause_rate_between: likewise, while a decided part is not committed.
+        pause_rate_after_look: how often a driver stands still after it has read the plan.
         longest_pause_s: the longest of those pauses.
         loss_rate: how often a request is lost, and how often its answer is.
-        outage_rate: how often a broker is out of reach for a while, from a decision on.
+        outage_rate: how often a broker is out of reach for a while, from a decision on. The answer
+            to the decision is lost as well, if it comes from that broker.
+        outage_rate_between: how often one gets out of reach, by request, while a decided part is
+            not committed.
         late_rate: how often a request arrives after the end of its connection.
         latest_ms: the longest time until it does.
         moves_every_s: how often a coordinator moves; 0 for never.
         trouble_s: how long faults last, at most.
         overtaken_s: when another query takes the sink over; None for never.
+        has_names: whether batches have names, but for every third; the ledger is in a topic then.
+        repeat_rate: how often a named run is repeated that is done.
     """
 
     seed: int
@@ -62,6 +74,7 @@ class PartsOptions:
     resize_rate: float = 0.0
     renumber_rate: float = 0.0
     refresh_rate: float = 0.0
+    refresh_at_start_rate: float = 0.0
     rest_rate: float = 0.0
     longest_rest_s: float = 1.0
     is_slow: bool = False
@@ -69,14 +82,25 @@ class PartsOptions:
     kill_rate_between: float = 0.0
     pause_rate: float = 0.0
     pause_rate_between: float = 0.0
+    pause_rate_after_look: float = 0.0
     longest_pause_s: float = 1.0
     loss_rate: float = 0.0
     outage_rate: float = 0.0
+    outage_rate_between: float = 0.0
     late_rate: float = 0.0
     latest_ms: float = 1000.0
     moves_every_s: float = 0.0
     trouble_s: float = 600.0
     overtaken_s: float | None = None
+    has_names: bool = False
+    repeat_rate: float = 0.0
+
+    def is_named(self, batch_id: int) -> bool:
+        """Return whether a batch is a named run."""
+        # A query that takes a sink over writes numbers once more that are ahead of its own, so a
+        # driver that wakes up late may choose one that another has written.
+        is_number = batch_id % 3 == FIRST_NUMBER and self.overtaken_s is None
+        return self.has_names and not is_number
 
     @property
     def is_cut_otherwise(self) -> bool:
@@ -84,8 +108,19 @@ class PartsOptions:
         return self.most_parts > 1
 
     @classmethod
-    def draw(cls, seed: int) -> PartsOptions:
+    def draw(cls, seed: int, *, has_names: bool = False) -> PartsOptions:
         """Return the settings of a seed."""
+        found = cls._drawn(seed)
+        if not has_names:
+            return found
+        # A source of its own, so that the seeds of batches with numbers stay as they are.
+        rng = random.Random(f"names {seed}")
+        return replace(
+            found, has_names=True, batches=rng.randint(2, 6), repeat_rate=rng.choice((0, 0.2, 0.5))
+        )
+
+    @classmethod
+    def _drawn(cls, seed: int) -> PartsOptions:
         rng = random.Random(f"options {seed}")
         longest_rest_s = rng.choice((10, 100, 30_000))
         cluster = ClusterOptions(
@@ -136,6 +171,10 @@ class PartsOptions:
             moves_every_s=rate(0.5, 5),
             trouble_s=rng.choice((10, 60, 600)),
             overtaken_s=rng.choice((None, None, None, rng.uniform(0, 5))),
+            outage_rate_between=rng.choice((0, 0, 0, 0.03)),
+            pause_rate_after_look=rng.choice((0, 0, 0.05, 0.2)),
+            refresh_at_start_rate=rng.choice((0, 0, 0.7)),
         )
         # A broker that comes back soon, or because the faults end, leaves no end in doubt.
-        return replace(found, trouble_s=600) if found.outage_rate else found
+        has_outages = found.outage_rate or found.outage_rate_between
+        return replace(found, trouble_s=600) if has_outages else found

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.sim.mutation import ROOT
 from tests.sim.simulator_page import replaced
-from tests.spark.parts.mutants import MISSED, MUTANTS
+from tests.spark.parts.mutants import MISSED, MUTANTS, NAMED
 from tests.spark.parts.mutation import known
 
 PAGE = ROOT / "docs" / "simulator-parts.md"
@@ -26,7 +26,8 @@ def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     for mutant in MUTANTS:
         row = results[mutant.name]
-        found = f"{row['check']} | {row['seed']} |"
+        names = " with names" if mutant.name in NAMED else ""
+        found = f"{row['check']} | {row['seed']}{names} |"
         lines.append(f"| {mutant.name} | `{mutant.file}` | {mutant.why} | {found}")
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.spark.parts.options import SINK, TOPIC
+from tests.spark.parts.options import FIRST_NUMBER, SINK, TOPIC
 from tests.spark.parts.spark import Frame, SparkError
 from tests.spark.parts.system import VirtualTime
 from tests.spark.parts.world import World
@@ -50,6 +50,8 @@ FINAL = (PartialReplayError, ReplayMismatchError)
 # Reasons to stop, unless another driver is at work that may be the cause.
 _OTHERS = (LedgerError, StaleRunError, TornBatchError)
 _MOST_REFUSALS = 3
+# Of a query at one time. In a long outage each of them would stand still and be replaced.
+_MOST_DRIVERS = 4
 # In peace, of drivers that wait for a time-out, or for zombies to end.
 _MOST_FAILURES = 100
 
@@ -91,9 +93,28 @@ class Query:
         if self.is_over or self.world.violations:
             return
         self._made += 1
-        driver = Driver(self, f"{self.name}-{self._made}")
+        driver = self.make_driver(f"{self.name}-{self._made}")
         self.drivers.append(driver)
         driver.start()
+
+    def make_driver(self, name: str) -> Driver:
+        """Make a driver."""
+        return Driver(self, name)
+
+    @property
+    def begun_batches(self) -> list[int]:
+        """The batches that were begun."""
+        return list(range(self.begun + 1))
+
+    @property
+    def done_batches(self) -> list[int]:
+        """The batches that are done."""
+        return list(range(self.done + 1))
+
+    def named(self, batch_id: int) -> dict[str, str]:
+        """Return the name of a batch, as an argument, or nothing."""
+        is_named = self.world.options.is_named(batch_id)
+        return {"run_id": f"run-{batch_id}"} if is_named else {}
 
     def start_soon(self, longest_s: float = 5.0) -> None:
         """Start a driver in a while, as a scheduler does that takes the last one for dead."""
@@ -162,13 +183,12 @@ class Driver(VirtualThread):
 
     def pauses(self, seconds: float) -> None:
         """Let another driver be started, perhaps, while this one stands still."""
-        if seconds > 1 and self.rng.random() < 0.5:
+        if seconds > 1 and self.rng.random() < 0.5 and len(self.query.drivers) < _MOST_DRIVERS:
             self.query.world.count("replace a driver")
             self.query.start_soon(seconds)
 
-    def _drive(self) -> None:
-        query, world = self.query, self.query.world
-        options = world.options
+    def _made(self) -> tuple[PreparedBatches, SinkSettings]:
+        query, options = self.query, self.query.world.options
         settings = read_settings(
             bootstrap_servers="broker-0:9092",
             sink_id=SINK,
@@ -178,10 +198,20 @@ class Driver(VirtualThread):
             transaction_timeout_ms=options.timeout_ms,
             on_replay_mismatch=options.on_replay_mismatch,
             on_foreign_ledger="take_over" if query.takes_over else "stop",
+            ledger="topic" if options.has_names else "offsets",
+            first_batch_id=FIRST_NUMBER if options.has_names else 0,
         )
-        batches = PreparedBatches(settings, settings.sink_ledger, Checks(settings), None)  # type: ignore[arg-type]
+        ledger = settings.sink_ledger
+        return PreparedBatches(settings, ledger, Checks(settings), None), settings  # type: ignore[arg-type]
+
+    def _drive(self) -> None:
+        query, world = self.query, self.query.world
+        options = world.options
+        batches, settings = self._made()
         batch_id = query.begun if query.begun > query.done else query.done + 1
         parts = self.rng.randint(1, options.most_parts)
+        if self.rng.random() < options.refresh_at_start_rate and not options.has_names:
+            self._refresh(batches, settings)
         while not query.is_over:
             if batch_id > query.begun + 1 or batch_id <= query.done:
                 return  # another driver has gone on
@@ -205,13 +235,18 @@ class Driver(VirtualThread):
         options, world = self.query.world.options, self.query.world
         if self.rng.random() < options.rest_rate:
             world.rest(options.longest_rest_s * 10 ** self.rng.uniform(-2, 0))
-        if self.rng.random() < options.refresh_rate:
-            try:
-                found = batches.refresh(self.query.name, Checks(settings).producer_settings())
-                world.trace(f"refreshes {found}")
-                world.count("refresh")
-            except KafkaError as error:
-                world.trace(f"does not refresh: {error!r}")
+        # Records of a topic do not expire.
+        if self.rng.random() < options.refresh_rate and not options.has_names:
+            self._refresh(batches, settings)
+
+    def _refresh(self, batches: PreparedBatches, settings: SinkSettings) -> None:
+        world = self.query.world
+        try:
+            found = batches.refresh(self.query.name, Checks(settings).producer_settings())
+            world.trace(f"refreshes {found}")
+            world.count("refresh")
+        except KafkaError as error:
+            world.trace(f"does not refresh: {error!r}")
 
     def _write(self, batches: PreparedBatches, batch_id: int, parts: int) -> bool:
         """Write a batch. Return whether it is written."""
@@ -224,9 +259,11 @@ class Driver(VirtualThread):
             f"{query.name}|{batch_id}", query.rows_of(batch_id), parts, self.rng, edition, order
         )
         world.trace(f"writes batch {batch_id} in {parts} parts")
+        named = query.named(batch_id)
+        number, was_done = 0 if named else batch_id, batch_id in query.done_batches
         try:
-            batches.check(batch_id, query.name)
-            report = batches.write(frame, batch_id, query.name, VirtualTime.monotonic())
+            batches.check(number, query.name, **named)
+            report = batches.write(frame, number, query.name, VirtualTime.monotonic(), **named)
         except (KafkaError, SparkError) as error:
             world.trace(f"fails: {error!r}")
             world.count(type(error).__name__)
@@ -234,4 +271,6 @@ class Driver(VirtualThread):
             return False
         if report.rows != query.rows_of(batch_id):
             world.violate("report", f"{report.rows} rows of batch {batch_id}")
+        if was_done and report.transactions:
+            world.violate("report", f"batch {batch_id} was done, and is written again")
         return True

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.spark.parts.judge import Judge
+from tests.spark.parts.named import Scheduler
 from tests.spark.parts.options import PartsOptions
 from tests.spark.parts.query import Query
 from tests.spark.parts.system import installed
@@ -31,9 +32,11 @@ class PartsResult:
     virtual_s: float
 
 
-def run_seed(seed: int, emit: Callable[[str], None] | None = None) -> PartsResult:
-    """Run one seed."""
-    return run(PartsOptions.draw(seed), emit)
+def run_seed(
+    seed: int, emit: Callable[[str], None] | None = None, *, has_names: bool = False
+) -> PartsResult:
+    """Run one seed, of batches with numbers or with names."""
+    return run(PartsOptions.draw(seed, has_names=has_names), emit)
 
 
 def run(options: PartsOptions, emit: Callable[[str], None] | None = None) -> PartsResult:
@@ -63,7 +66,8 @@ class _Run:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.queries = [Query(world, "q")]
+        self._kind = Scheduler if world.options.has_names else Query
+        self.queries: list[Query] = [self._kind(world, "q")]
         self.judge = Judge(world, self.queries)
 
     def run(self) -> None:
@@ -75,7 +79,7 @@ class _Run:
         world.trace("nothing goes wrong any more")
         world.is_healed = True
         if not self._wait(lambda: all(query.is_over for query in self.queries), _LONGEST_S):
-            late = {query.name: query.done for query in self.queries if not query.is_over}
+            late = {query.name: query.done_batches for query in self.queries if not query.is_over}
             world.violate("progress", f"long after the faults, these are done: {late}")
         if not self._wait(lambda: not baton.others, _LONGEST_S):
             world.violate("hangs", f"{[thread.name for thread in baton.others]}")
@@ -89,7 +93,7 @@ class _Run:
             return
         for query in self.queries:
             query.is_overtaken = True
-        self.queries.append(Query(self.world, "other", takes_over=True))
+        self.queries.append(self._kind(self.world, "other", takes_over=True))
         self.queries[-1].start()
 
     def _wait(self, is_ready: Callable[[], bool], seconds: float) -> bool:

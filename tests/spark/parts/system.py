@@ -19,13 +19,23 @@ from unittest import mock
 
 from tests.spark.parts import spark
 from tests.spark.parts.client import InlineIo, PartsClient
+from tests.spark.parts.options import PLAN_GROUP
 from tests.spark.parts.world import World, present
 from txnproducer._shell import base_producer, live_producers, refusals
 from txnproducer._wire.platform import Platform
+from txnproducer.admin import LogBatch, LogRecord
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 from txnproducer.spark.driver import part_ids, partition_batch, prepared_batch, runs, small_batches
-from txnproducer.spark.ledger import coordinator_client, decisions, producers, rights, store
+from txnproducer.spark.ledger import (
+    coordinator_client,
+    decisions,
+    producers,
+    rights,
+    store,
+    topic_ledger,
+    topic_log,
+)
 from txnproducer.spark.tasks import participant, task_rows
 
 _ASK_AGAIN_S = 0.05
@@ -136,7 +146,7 @@ def committed_offsets(
                 if place in places
             }
         if not (is_undecided and waits_for_undecided):
-            world.on_look(names)
+            world.look(names)
             return found
         if world.baton.now_ns / 1e9 >= deadline_s:
             raise UnstableOffsetCommitError
@@ -149,6 +159,38 @@ def group_ids(servers: str, prefix: str, timeout: float, **others: object) -> li
     world = present()
     _ask(world)
     return sorted(name for name in world.all_groups() if name.startswith(prefix))
+
+
+def read_log(
+    servers: str,
+    topic: str,
+    offset: int,
+    take: Callable[[LogBatch], None],
+    timeout_s: float,
+    **others: object,
+) -> int:
+    """Read the ledger's topic to its end, as `admin.read_log` does."""
+    del servers, timeout_s, others
+    world = present()
+    _ask(world)
+    log = world.cluster.logs[TopicPartition(topic, 0)]
+    for entry in log.entries_from(offset):
+        batch, first = entry.batch, entry.base_offset
+        records = [
+            LogRecord(first + one.offset_delta, one.timestamp_ms, one.key, one.value)
+            for one in batch or ()
+        ]
+        is_commit = entry.is_commit if batch is None else None
+        end = first + entry.record_count
+        take(LogBatch(end, entry.producer_id, entry.is_transactional, is_commit, tuple(records)))
+    world.look([PLAN_GROUP])
+    return log.log_end_offset
+
+
+def log_of(servers: str, topic: str) -> topic_log.TopicLog:
+    """Return the reader of the process that asks. See `topic_log.log_of`."""
+    world = present()
+    return world.logs.setdefault(world.baton.process, topic_log.TopicLog(servers, topic))
 
 
 def group_operations(servers: str, groups: Iterable[str], **others: object) -> Mapping[str, None]:
@@ -171,6 +213,9 @@ _WITH_CLOCK = tuple(
         "driver.replay",
         "driver.small_batches",
         "ledger.store",
+        "ledger.take_over",
+        "ledger.topic_log",
+        "ledger.named_runs",
         "tasks.task_rows",
     )
 )
@@ -194,6 +239,8 @@ def installed(world: World) -> Iterator[None]:
         (store, "committed_offsets", committed_offsets),
         (store, "group_ids", group_ids),
         (rights, "group_operations", group_operations),
+        (topic_log, "read_log", read_log),
+        (topic_ledger, "log_of", log_of),
         (runs, "ThreadPoolExecutor", InlinePool),
         (decisions, "_MOST_OF_TEXT", world.options.most_of_text),
         (prepared_batch, "partitions_of", spark.partitions_of),

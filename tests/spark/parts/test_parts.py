@@ -13,5 +13,14 @@ def test_five_seeds_keep_all_promises(first):
         assert run_seed(seed).violations == [], f"python -m tests.spark.parts --seed {seed}"
 
 
+# In 9 a part of a decided run is lost; in 20 a driver wakes up between its plan and its ids.
+@pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28)], ids=str)
+def test_named_runs_keep_all_promises(seeds):
+    for seed in seeds:
+        violations = run_seed(seed, has_names=True).violations
+        assert violations == [], f"python -m tests.spark.parts --names --seed {seed}"
+
+
 def test_a_seed_gives_the_same_run_again():
     assert run_seed(7) == run_seed(7)
+    assert run_seed(7, has_names=True) == run_seed(7, has_names=True) != run_seed(7)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from tests.spark.parts.options import TOPIC, PartsOptions
+from tests.spark.parts.options import LEDGER, PLAN_GROUP, TOPIC, PartsOptions
 from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._protocol.messages import (
@@ -27,6 +27,7 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.world.trace import show_message
+from txnproducer.spark.ledger.topic_log import TopicLog
 
 # As long as a batch takes at most from its leases to its decision.
 _MINUTES_S = 300
@@ -82,6 +83,7 @@ class World:
         on_look: called when a process has read some groups.
         is_late: whether the request that takes effect is a late one.
         processes: those that run, by name.
+        logs: their readers of the ledger's topic.
         attempts: how many attempts of tasks there were.
         requests: how many requests took effect.
         counts: how often each thing happened.
@@ -97,6 +99,8 @@ class World:
         self._digest = hashlib.sha256()
         self.cluster = BrokerCluster(options.cluster, self.rng("cluster"))
         self.cluster.create_topic(TOPIC, options.topic_partitions)
+        if options.has_names:
+            self.cluster.create_topic(LEDGER, 1)
         self.baton = Baton(self.rng("threads"), self.cluster)
         self.network_rng = self.rng("network")
         self._jitter = self.rng("jitter")
@@ -104,6 +108,7 @@ class World:
         self.on_request: Callable[[Request], None] = _nothing
         self.on_answered: Callable[[Request, Response], None] = _nothing
         self.processes: dict[str, Process] = {}
+        self.logs: dict[str, TopicLog] = {}
         self.counts: Counter[str] = Counter()
         self.violations: list[tuple[str, str]] = []
         self.is_healed = False
@@ -154,6 +159,20 @@ class World:
             process.kill()
         if rng.random() < (options.pause_rate_between if is_between else options.pause_rate):
             self._pause(process)
+        if is_between and options.outage_rate_between:
+            self._maybe_outage(options.outage_rate_between)
+
+    def look(self, groups: Iterable[str]) -> None:
+        """Note that a process has read groups. It may stand still after a look at the plan."""
+        self.on_look(groups)
+        options, process = self.options, self.processes.get(self.baton.process)
+        if self.is_healed or process is None or PLAN_GROUP not in groups:
+            return
+        if (
+            options.pause_rate_after_look
+            and self._trouble.random() < options.pause_rate_after_look
+        ):
+            self._pause(process)
 
     def _pause(self, process: Process) -> None:
         options, rng = self.options, self._trouble
@@ -181,22 +200,31 @@ class World:
     def decided(self) -> None:
         """Note a decision. A broker may be out of reach from then on."""
         self.decisions += 1
-        options, rng = self.options, self._trouble
-        if not self.is_healed and rng.random() < options.outage_rate:
-            node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(20, 150)
-            now_ms = self.baton.now_ms
-            self._outage = (node, now_ms + round(1000 * seconds))
-            self._stood.append(("", now_ms, self._outage[1]))
-            self.count("broker out of reach")
-            self.trace(f"broker {node} is out of reach for {seconds:.0f} s")
+        if not self.is_healed:
+            self._maybe_outage(self.options.outage_rate)
+
+    def _maybe_outage(self, rate: float) -> None:
+        """Let a broker be out of reach from now on, perhaps."""
+        rng, now_ms = self._trouble, self.baton.now_ms
+        if rng.random() >= rate or now_ms < self._outage[1]:
+            return
+        node, seconds = rng.choice(list(self.cluster.nodes)), rng.uniform(20, 150)
+        self._outage = (node, now_ms + round(1000 * seconds))
+        self._stood.append(("", now_ms, self._outage[1]))
+        self.count("broker out of reach")
+        self.trace(f"broker {node} is out of reach for {seconds:.0f} s")
+
+    def is_out_of_reach(self, node_id: int) -> bool:
+        """Return whether no message gets to or from a broker."""
+        node, until_ms = self._outage
+        return not self.is_healed and node == node_id and self.baton.now_ms < until_ms
 
     def fate_of(self, node_id: int, body: Request) -> Fate:
         """Draw the fate of a request."""
         rng, options = self.network_rng, self.options
         if self.is_healed:
             return Fate.DONE
-        node, until_ms = self._outage
-        if node == node_id and self.baton.now_ms < until_ms:
+        if self.is_out_of_reach(node_id):
             return Fate.LOST
         drawn = rng.random()
         if drawn < options.loss_rate:

@@ -53,18 +53,20 @@ def of_ledger(ledger: Ledger) -> Choice | None:
     return None
 
 
-def for_new_id(timeout_ms: int, *, is_speculating: bool) -> Choice:
+def for_new_id(timeout_ms: int, *, is_speculating: bool, is_named: bool = False) -> Choice:
     """Return the atomicity of a new sink id.
 
     Args:
         timeout_ms: the transaction time-out.
         is_speculating: whether Spark runs second attempts of slow tasks beside the first.
+        is_named: whether the first batch is a named run. "partition" has none, so that
+            speculation is refused.
     """
-    if is_speculating:
+    if is_speculating and not is_named:
         return Choice("partition", "spark.speculation is on")
     if timeout_ms < LEAST_TIMEOUT_MS:
         return Choice(
-            "partition",
+            "batch" if is_named else "partition",
             f"the transaction time-out is {timeout_ms} ms, and prepared parts need "
             f"{LEAST_TIMEOUT_MS}",
         )

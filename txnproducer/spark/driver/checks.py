@@ -57,11 +57,12 @@ def check_named(settings: SinkSettings, run_id: Any, batch_id: Any) -> None:
             f"run_id={run_id!r} and batch_id={batch_id!r}: a batch has a name or a number"
         )
     # Without an atomicity the ledger is asked first, and it is checked again.
-    if settings.ledger == OFFSETS or settings.atomicity not in (None, "batch"):
+    if settings.ledger == OFFSETS or settings.atomicity == "partition":
         raise InvalidConfigurationError(
             f'run_id={run_id!r} needs ledger="topic", where each name has an entry of its own, '
-            'and atomicity="batch": a run that is committed in part could be overtaken by any '
-            "other one"
+            'and atomicity="prepared" or "batch" (this sink has '
+            f"atomicity={settings.atomicity!r}): with "
+            '"partition" a run that is committed in part could be overtaken by any other one'
         )
 
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from txnproducer.errors import KafkaError
+from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.batch_retries import RunBounds, retrying
 from txnproducer.spark.driver.checks import ClusterChecks
@@ -94,8 +94,10 @@ class PartitionBatches:
     def _runs_of(self, ledger: Ledger, settings: SinkSettings) -> Runs:
         return Runs(ledger, settings.rules)
 
-    def check(self, batch_id: int, query_id: str) -> None:
+    def check(self, batch_id: int, query_id: str, run_id: str | None = None) -> None:
         """Check, before the frame is planned, that the batch may be written. See `Runs.check`."""
+        if run_id is not None:
+            raise IllegalStateError("parts that commit one by one have no named runs")
         found = self.runs.check(batch_id, query_id)
         taken_over = (
             self.runs.taken_over
@@ -111,7 +113,14 @@ class PartitionBatches:
             # A part of a batch that tasks have begun can be completed by tasks alone.
             self._needs_tasks |= last == batch_id
 
-    def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
+    def write(
+        self,
+        frame: Any,
+        batch_id: int,
+        query_id: str,
+        began_s: float,
+        run_id: str | None = None,
+    ) -> BatchReport:
         """Write a batch, and return its report.
 
         Args:
@@ -119,6 +128,7 @@ class PartitionBatches:
             batch_id: of the batch.
             query_id: of the query that it belongs to.
             began_s: when the call began, by `time.monotonic`.
+            run_id: see `LedgerBatch`; None but with prepared parts.
 
         Raises:
             SinkError: refused by the driver; nothing was written by this call.
@@ -127,26 +137,24 @@ class PartitionBatches:
         wanted = self._settings.writers
         frame = written_columns(frame, self._settings.reader())
         batches = None if self._needs_tasks else self._small.read(frame)
+        batch = LedgerBatch(batch_id, query_id, 1, run_id)
         if batches is not None:
-            stop = stop_raiser(frame)
-            report = self._write_small(batches, LedgerBatch(batch_id, query_id, 1), began_s, stop)
+            report = self._write_small(batches, batch, began_s, stop_raiser(frame))
             if report is not None:
                 return report
         # A task takes the id of partition 0 now.
         self._kept.let_go()
         if wanted is not None:
             frame = frame.repartition(wanted)
-        return self._write_by_tasks(frame, batch_id, query_id, began_s)
+        return self._write_by_tasks(frame, batch, began_s)
 
-    def _write_by_tasks(
-        self, frame: Any, batch_id: int, query_id: str, began_s: float
-    ) -> BatchReport:
-        """Write a batch by tasks. The arguments: see `write`."""
+    def _write_by_tasks(self, frame: Any, batch: LedgerBatch, began_s: float) -> BatchReport:
+        """Write a batch by tasks. Their number is known when the frame is planned."""
         # The number of writers and the run are known only later: they are in the orders.
         wanted = self._settings.writers
-        task = PartitionTask(self._batch_plan(LedgerBatch(batch_id, query_id, 0), run=0))
+        task = PartitionTask(self._batch_plan(batch, run=0))
         partitions = partitions_of(frame, task, wanted)
-        plan, done = self.plan(LedgerBatch(batch_id, query_id, max(1, partitions.count)))
+        plan, done = self.plan(replace(batch, writers=max(1, partitions.count)))
         reading = PartitionOrder(plan.run, partitions.count, is_read_only=True)
         on_mismatch = self._settings.on_replay_mismatch
         if is_whole(done):
@@ -159,7 +167,7 @@ class PartitionBatches:
             # The rest may be written only if the rows are cut as they were then. A task would find
             # out too late: its neighbour may have written already.
             found = dict(enumerate(partitions.run(reading)))
-            slots = assign_slots(batch_id, done, found, on_mismatch)
+            slots = assign_slots(batch.batch_id, done, found, on_mismatch)
         checked_s = time.monotonic()
         order = PartitionOrder(
             plan.run,
@@ -172,7 +180,7 @@ class PartitionBatches:
         # Not after an error: then the ledger shows whether the run can go on.
         self.runs.batch_done()
         phases = phases_since(began_s, checked_s)
-        report = report_partitions(batch_id, reports, phases, self._cluster.timeout_ms())
+        report = report_partitions(batch.batch_id, reports, phases, self._cluster.timeout_ms())
         self._small.note(report.rows, report.size_bytes)
         return report
 
@@ -198,7 +206,8 @@ class PartitionBatches:
             except PartialReplayError:
                 # Its entries were not decided yet when `check` looked.
                 return None
-        if done:  # whole, since its number of writers is that of its entries
+        entry = self._committed(done)
+        if entry is not None:
 
             def read() -> list[Content]:
                 rows = TaskRows(plan.arrow_rows(batches), batch.batch_id, 0, None)
@@ -206,7 +215,7 @@ class PartitionBatches:
                 return [rows.content]
 
             on_mismatch = self._settings.on_replay_mismatch
-            report = report_replay(added_up(done), read, on_mismatch, began_s)
+            report = report_replay(entry, read, on_mismatch, began_s)
         else:
             checked_s = time.monotonic()
             # The rows are here, so another attempt does not evaluate the frame again.
@@ -221,11 +230,20 @@ class PartitionBatches:
         self._small.note(report.rows, report.size_bytes)
         return report
 
+    def _committed(self, done: Mapping[int, LedgerEntry]) -> LedgerEntry | None:
+        """Return the entry of the batch that was entered, if it is wholly committed."""
+        return added_up(done) if is_whole(done) else None
+
     def _attempt(
         self, plan: BatchPlan, batches: list[Any], raise_if_stopped: Callable[[], None]
     ) -> PartitionReport:
         raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
-        return take_steps(_KeptTransaction(plan, batches, self._kept, raise_if_stopped))
+        return take_steps(self._transaction(plan, batches, raise_if_stopped))
+
+    def _transaction(
+        self, plan: BatchPlan, batches: list[Any], raise_if_stopped: Callable[[], None]
+    ) -> OwnTransaction:
+        return KeptTransaction(plan, batches, self._kept, raise_if_stopped)
 
     def partition_writer(
         self, batch_id: int, query_id: str, writers: int
@@ -267,6 +285,7 @@ class PartitionBatches:
             run,
             self._on_event,
             self.runs.taken_over,
+            run_id=batch.run_id,
         )
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
@@ -279,7 +298,7 @@ class PartitionBatches:
         self._kept.let_go()
 
 
-class _KeptTransaction(OwnTransaction):
+class KeptTransaction(OwnTransaction):
     """The work of a task, done on the driver with a producer that is kept."""
 
     def __init__(
@@ -296,9 +315,11 @@ class _KeptTransaction(OwnTransaction):
         self._was_held = kept.is_held
 
     def take(self) -> AbstractContextManager[TransactionalProducer]:
+        """See `TaskSteps`."""
         return self._kept.held(self._settings)
 
     def replay(self) -> PartitionReport | None:
+        """See `TaskSteps`."""
         # The ledger is as the driver has read or left it while it held the id.
         return None if self._was_held else super().replay()
 

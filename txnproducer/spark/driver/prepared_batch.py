@@ -30,7 +30,8 @@ from txnproducer.spark.driver.frames import Partitions, partitions_of
 from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.replay import report_replay
-from txnproducer.spark.driver.whole_parts import refuse_failed, slowest
+from txnproducer.spark.driver.small_run import SmallRun
+from txnproducer.spark.driver.whole_parts import entry_of, refuse_failed, slowest
 from txnproducer.spark.errors import (
     BatchTimedOutError,
     CommitIncompleteError,
@@ -42,7 +43,6 @@ from txnproducer.spark.errors import (
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S
-from txnproducer.spark.ledger.rules import added_up, is_whole
 from txnproducer.spark.ledger.slots import Content, Slot, assign_slots
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
@@ -56,7 +56,7 @@ from txnproducer.spark.reports import (
 )
 from txnproducer.spark.session import executors_of, stop_raiser, tells_of_stop
 from txnproducer.spark.tasks.participant import Part, is_failed
-from txnproducer.spark.tasks.partition_transaction import BatchPlan
+from txnproducer.spark.tasks.partition_transaction import BatchPlan, OwnTransaction
 from txnproducer.spark.tasks.prepared_part import PreparedOrder, PreparedTask
 
 _LOG = logging.getLogger(__name__)
@@ -71,6 +71,36 @@ class PreparedBatches(PartitionBatches):
 
     def _runs_of(self, ledger: Ledger, settings: SinkSettings) -> PreparedRuns:
         return PreparedRuns(ledger, settings.rules)
+
+    def check(self, batch_id: int, query_id: str, run_id: str | None = None) -> None:
+        """See `PartitionBatches.check`."""
+        if run_id is None:
+            super().check(batch_id, query_id)
+            return
+        self._needs_tasks = False
+        last = self.runs.check_named(LedgerBatch(batch_id, query_id, 0, run_id))
+        if last is not None:
+            self._small.note(last.rows)
+
+    def write(
+        self,
+        frame: Any,
+        batch_id: int,
+        query_id: str,
+        began_s: float,
+        run_id: str | None = None,
+    ) -> BatchReport:
+        """See `PartitionBatches.write`."""
+        report = super().write(frame, batch_id, query_id, began_s, run_id)
+        return replace(report, run_id=run_id)
+
+    def _committed(self, done: Mapping[int, LedgerEntry]) -> LedgerEntry | None:
+        return self.runs.committed(done)
+
+    def _transaction(self, plan: BatchPlan, batches: list[Any], *more: Any) -> OwnTransaction:
+        if plan.run_id is None:
+            return super()._transaction(plan, batches, *more)
+        return SmallRun(plan, batches, self._kept, *more)
 
     def _batch_plan(self, batch: LedgerBatch, run: int) -> BatchPlan:
         return replace(super()._batch_plan(batch, run), decision=0)
@@ -88,21 +118,20 @@ class PreparedBatches(PartitionBatches):
         super().close()
         self.runs.close()
 
-    def _write_by_tasks(
-        self, frame: Any, batch_id: int, query_id: str, began_s: float
-    ) -> BatchReport:
+    def _write_by_tasks(self, frame: Any, batch: LedgerBatch, began_s: float) -> BatchReport:
         settings = self._settings
         task = PreparedTask(
             self._ledger,
             self._cluster.producer_settings(),
             settings.reader(self._cluster.partitions),
-            batch_id,
-            query_id,
+            batch.batch_id,
+            batch.query_id,
             settings.on_replay_mismatch,
             self._on_event,
+            batch.run_id,
         )
         partitions = partitions_of(frame, task, settings.writers, is_failed)
-        batch = LedgerBatch(batch_id, query_id, max(1, partitions.count))
+        batch = replace(batch, writers=max(1, partitions.count))
         if not partitions.count:
             # A frame that is empty by its plan runs no task, but the batch must be recorded.
             report = self._write_small([], batch, began_s, stop_raiser(frame))
@@ -166,14 +195,15 @@ class _BatchRuns:
         done: Mapping[int, LedgerEntry] = {}
         try:
             _, done = self._runs.enter(self._batch, self._settings)
-            order = None if is_whole(done) else self._order(done)
+            committed = self._runs.committed(done)
+            order = PreparedOrder() if committed is not None else self._order(done)
         except StaleRunError:
             self._runs.leave()
             raise
         except (PartialReplayError, ReplayMismatchError, TornBatchError) as error:
             raise type(error)(f"{self._time_was_over()} {error}") from None
-        if order is None:
-            return self._found(added_up(done))
+        if committed is not None:
+            return self._found(committed)
         try:
             parts = self._write(order)
         except BaseException as error:
@@ -192,14 +222,17 @@ class _BatchRuns:
             # The time of a decided part was over before it was ended. Its rows are needed again,
             # and the entries of the others show whether the frame gives the same ones.
             found: list[Content] = self._partitions.run(PreparedOrder())
+            # Of a named run the sums are known, and so those of the parts that were lost.
+            self._runs.state.check_rows(found, self._on_replay_mismatch)
             slots = assign_slots(
-                self._batch.batch_id, done, dict(enumerate(found)), self._on_replay_mismatch
+                self._batch.name, done, dict(enumerate(found)), self._on_replay_mismatch
             )
         free = [slot for slot in range(writers) if slot not in done]
         leases = self._runs.lease(free, self._settings)
         self._leased_s = time.monotonic()
-        # A single part's own commit decides.
-        decision = self._runs.next_decision if len(free) > 1 else 0
+        # A single part's own commit decides. The entry of a named run needs a decision to be in.
+        needs_one = len(free) > 1 or self._batch.run_id is not None
+        decision = self._runs.next_decision if needs_one else 0
         return PreparedOrder(leases, writers, decision, slots, self._bounds.is_last)
 
     def _time_was_over(self) -> str:
@@ -227,7 +260,7 @@ class _BatchRuns:
         if timeout_s - seconds >= max(LEAST_LEFT_S, _LEAST_SHARE * timeout_s):
             return
         raise BatchTimedOutError(
-            f"batch {self._batch.batch_id} was aborted, and nothing of it is visible: its parts "
+            f"batch {self._batch.name} was aborted, and nothing of it is visible: its parts "
             f"were open for {seconds:.1f} s{slowest(parts)}, and "
             f"transactionTimeout={self._timeout_ms} (ms) leaves too little time to end them "
             'safely. With atomicity="prepared" the first part is open from the first task on to '
@@ -253,9 +286,9 @@ class _BatchRuns:
             raise
         except KafkaError as found:
             _LOG.warning(
-                "not all parts of batch %d could be aborted (%s). The next run aborts them, or "
+                "not all parts of batch %s could be aborted (%s). The next run aborts them, or "
                 "the broker after transactionTimeout=%d ms",
-                self._batch.batch_id,
+                self._batch.name,
                 found,
                 self._timeout_ms,
             )
@@ -267,8 +300,8 @@ class _BatchRuns:
         ours = _by_slot(order, parts)
         leases = {slot: part.lease for slot, part in ours.items() if part.lease is not None}
         try:
-            if len(ours) > 1:
-                self._runs.decide(self._batch, leases, self._settings)
+            if order.decision:
+                self._runs.decide(self._batch, leases, self._settings, self._run_entry(ours))
                 self._tell("batch_decided", ours)
             over = self._runs.ids.end(leases, self._settings, is_commit=True)
         except BaseException as error:
@@ -281,18 +314,25 @@ class _BatchRuns:
             self._runs.check_not_replaced()
             slot, loss = next(iter(over.items()))
             raise CommitIncompleteError(
-                f"batch {self._batch.batch_id}: the transaction of part {slot} was over before "
+                f"batch {self._batch.name}: the transaction of part {slot} was over before "
                 f"its end ({loss}), and that of {len(over) - 1} others; the same batch again "
                 "completes it",
                 recovery="restart",
             ) from loss
         self._tell("batch_after_commit", ours)
 
+    def _run_entry(self, ours: Mapping[int, Part]) -> LedgerEntry | None:
+        """Return the entry of all rows of a named run; None for a batch with a number."""
+        if self._batch.run_id is None:
+            return None
+        # An earlier decision may have committed the other parts.
+        return entry_of(self._batch, [*ours.values(), *self._runs.state.done.values()])
+
     def _found(self, entry: LedgerEntry) -> BatchReport:
         """Return the report of a batch that is committed already."""
         parts = self._parts
         if parts is not None and _content(parts) == (entry.rows, entry.digest):
-            _LOG.warning("batch %d is committed, though its end said otherwise", entry.batch_id)
+            _LOG.warning("batch %s is committed, though its end said otherwise", entry.name)
             return self._report(parts, None, 0.0)
 
         def read() -> list[Content]:
@@ -320,7 +360,7 @@ class _BatchRuns:
         ]
         phases = {**phases_since(self._began_s, self._leased_s)}
         report = report_partitions(self._batch.batch_id, reports, phases, self._timeout_ms)
-        is_decided = len(parts) - len(replayed) > 1
+        is_decided = len(parts) - len(replayed) > 1 or self._batch.run_id is not None
         return replace(
             report,
             transactions=report.transactions + is_decided,

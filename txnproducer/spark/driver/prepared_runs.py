@@ -13,6 +13,8 @@ Rules (beside those of `runs.py`):
 * As long as it is not clear of a decided part that it was ended, no id is taken.
 * A decision without a clear answer is nobody's to undo: the parts are left as they are, and the
   next take-over reads what was decided.
+* The entry of a named run is written with its decision. Nothing else is written until all parts of
+  a decided run are committed, see `decided_runs.py`.
 """
 
 from __future__ import annotations
@@ -28,9 +30,16 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.kept_producer import KeptProducer
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.ledger.decided_runs import (
+    RunState,
+    check_nothing_torn,
+    open_parts,
+    state_of,
+)
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
-from txnproducer.spark.ledger.rules import LedgerRules, check_run
+from txnproducer.spark.ledger.named_runs import topic_ledger, write_run
+from txnproducer.spark.ledger.rules import LedgerRules, added_up, check_run, is_whole
 from txnproducer.spark.ledger.store import Ledger
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +55,7 @@ class PreparedRuns(Runs):
     Attributes:
         ids: of the parts.
         next_decision: the number of the decision to come.
+        state: of the named run that was entered last; empty for a batch with a number.
     """
 
     atomicity = "prepared"
@@ -54,6 +64,9 @@ class PreparedRuns(Runs):
         super().__init__(ledger, rules)
         self.ids = PartIds(ledger)
         self.next_decision = 1
+        self.state = RunState()
+        # As the last take-over has found it.
+        self._decision: Decision | None = None
         self._planner = KeptProducer(ledger, ledger.plan_id)
         # Kept when the ids are let go, to notice another driver.
         self._begun: PlanEntry | None = None
@@ -67,13 +80,44 @@ class PreparedRuns(Runs):
         """
         if self._planner.is_held and self.goes_on(batch):
             return self.go_on(batch), {}
-        if self._is_last_reported:
+        if batch.run_id is not None:
+            # A job of its own. Its scheduler has chosen this driver, and may have had others.
+            self._planner.let_go()
+        elif self._is_last_reported:
             # A run that only grows. After a failure this driver takes the sink back.
             self.check_not_replaced()
         self._plan = self._begun = None
         run = super().enter(batch, settings)
         self._begun = self._plan
         return run
+
+    def goes_on(self, batch: LedgerBatch) -> bool:
+        """See `Runs.goes_on`. Names have no order, so the ledger is asked about each."""
+        if batch.run_id is not None or (self._last is not None and self._last.run_id is not None):
+            return False
+        return super().goes_on(batch)
+
+    def check_named(self, batch: LedgerBatch) -> LedgerEntry | None:
+        """Check, before a run of the sink begins, that a named run may be written.
+
+        Returns:
+            The entry of the named run that was committed last, whichever it is.
+
+        Raises:
+            SinkError: the ledger stops the run.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        return self._first_look.check_named(batch).run
+
+    def committed(self, done: Mapping[int, LedgerEntry]) -> LedgerEntry | None:
+        """Return the entry of the batch that was entered, if it is wholly committed.
+
+        Args:
+            done: as `enter` has returned it.
+        """
+        if self.state.entry is not None:
+            return self.state.whole
+        return added_up(done) if is_whole(done) else None
 
     def lease(
         self, slots: Iterable[int], settings: Mapping[str, str]
@@ -100,6 +144,7 @@ class PreparedRuns(Runs):
         batch: LedgerBatch,
         leases: Mapping[int, TransactionLease],
         settings: Mapping[str, str],
+        entry: LedgerEntry | None = None,
     ) -> None:
         """Commit the decision that all these parts are committed.
 
@@ -107,6 +152,7 @@ class PreparedRuns(Runs):
             batch: the batch.
             leases: of the parts that are written, by slot.
             settings: the producer's, by Java's names.
+            entry: of all rows of a named run; None for a batch with a number.
 
         Raises:
             KafkaError: it is not certain whether it is decided; every id was let go.
@@ -121,6 +167,9 @@ class PreparedRuns(Runs):
                 if plan is not None:
                     self._ledger.write_plan(producer, plan)
                 self._ledger.write_decision(producer, decision)
+                if entry is not None:
+                    log, name = topic_ledger(self._ledger), entry.name
+                    write_run(log, producer, name, replace(entry, decision=decision.number))
         except BaseException:
             self.leave()  # the next run reads whether it is decided
             raise
@@ -174,7 +223,20 @@ class PreparedRuns(Runs):
     def _next_plan(self, before: PlanEntry | None, batch: LedgerBatch, known: int) -> PlanEntry:
         return replace(super()._next_plan(before, batch, known), is_prepared=True)
 
+    def _check(
+        self, batch: LedgerBatch, entries: dict[int, LedgerEntry]
+    ) -> dict[int, LedgerEntry]:
+        self.state = RunState()
+        check_nothing_torn(self._ledger, self._decision, batch)
+        if batch.run_id is None:
+            return super()._check(batch, entries)
+        takes_over = self._rules.takes_over
+        self.state = state_of(self._ledger, self._decision, batch, takes_over=takes_over)
+        return dict(self.state.done)
+
     def _check_before_harm(self, batch: LedgerBatch, partitions: int) -> dict[int, LedgerEntry]:
+        if batch.run_id is not None:
+            return self._first_look.check_named(batch).entries
         # A batch that is committed in part may be decided, and then it is whole in a moment.
         most = max(partitions, batch.writers)
         return self._first_look.check_any_cut(most, batch.batch_id, batch.query_id)
@@ -182,10 +244,17 @@ class PreparedRuns(Runs):
     def _before_commit(self, settings: Mapping[str, str]) -> None:
         self._roll_forward(settings)
 
+    def _commit(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
+        super()._commit(producer, plan)
+        self._begun = plan
+
     def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
         wanted = list(partitions)
         if self._ledger.is_moving:
             super()._fence(wanted, settings)  # moves the entries; what was decided is ended
+        # To take an id aborts its open part, which another driver may have decided since our
+        # plan.
+        self.check_not_replaced()
         self.ids.take(wanted, settings)
 
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
@@ -206,26 +275,23 @@ class PreparedRuns(Runs):
         Raises:
             KafkaError: it is not clear of a part that it was ended. No id may be taken then.
         """
-        decision = self._ledger.read_decision()
+        decision = self._decision = self._ledger.read_decision()
         if decision is None:
             self.next_decision = 1
             return
         self.next_decision = decision.number + 1
         # Not waited for: a part of a later batch, which nobody has decided, would keep its entry
         # undecided until its id is taken.
-        _, entries = self._ledger.read(decision.parts, waits_for_undecided=False)
-        left = {
-            slot: lease
-            for slot, lease in decision.leases(self._ledger.transactional_id).items()
-            if not decision.has_committed(entries.get(slot))
-        }
-        if not left:
+        slots = open_parts(self._ledger, decision, waits_for_undecided=False)
+        if not slots:
             return
+        leases = decision.leases(self._ledger.transactional_id)
+        left = {slot: leases[slot] for slot in slots}
         _LOG.info(
-            "batch %d is decided, and %d of its %d parts are not ended yet",
-            decision.batch.batch_id,
+            "batch %s is decided, and %d of its %d parts are not ended yet",
+            decision.batch.name,
             len(left),
             len(decision.parts),
         )
         for slot, error in self.ids.end(left, settings, is_commit=True).items():
-            _LOG.warning("part %d of batch %d: %s", slot, decision.batch.batch_id, error)
+            _LOG.warning("part %d of batch %s: %s", slot, decision.batch.name, error)

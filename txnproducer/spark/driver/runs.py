@@ -267,7 +267,8 @@ class Runs:
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         if before is None or not entries:
-            self._shut_out_whole_batches(settings)
+            # Time has passed since the plan, and to take an id may abort another driver's part.
+            check_run(self._shut_out_whole_batches(settings), plan.run, plan.query_id)
         self._fence(range(plan.most_writers), settings)
         if self._ledger.is_moving:
             self._end_move(plan, settings)
@@ -277,17 +278,16 @@ class Runs:
     def _before_commit(self, settings: Mapping[str, str]) -> None:
         """Take the steps that come while the plan is held, before other ids are taken: none."""
 
-    def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> None:
-        """Take the id of whole batches after a plan, and check that none was committed.
-
-        A driver that takes that id later sees the plan, and stops.
+    def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> PlanEntry | None:
+        """Take the id of whole batches, check that none was committed, and return the plan.
 
         Raises:
             LedgerError: a whole batch was committed.
         """
+        # After a plan: a driver that takes that id later sees the plan, and stops.
         with self._holding(self._ledger.whole_id, settings) as producer:
             self._ledger.move(producer, self._ledger.whole_group)
-        self._first_look.view()
+        return self._first_look.view().plan
 
     def _end_move(self, plan: PlanEntry, settings: Mapping[str, str]) -> None:
         """Note in the ledger that the entries of all ids are in their new place."""

@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txnproducer._shell.record_writer import RecordWriter
-from txnproducer.errors import IllegalStateError
 from txnproducer.lease import TransactionLease, TransactionParticipant
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
-from txnproducer.spark.ledger.named_runs import read_run, write_run
+from txnproducer.spark.ledger.named_runs import read_run, topic_ledger, write_run
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rules import LedgerRules, check_owner
 from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.ledger.take_over import TakeOver
-from txnproducer.spark.ledger.topic_ledger import TopicLedger
 
 
 class WholeLedger:
@@ -72,17 +70,14 @@ class WholeLedger:
     def _look_for_run(
         self, batch: LedgerBatch, run_id: str, waits_for_undecided: bool
     ) -> LedgerEntry | None:
-        entry = read_run(self._topic(), run_id, waits_for_undecided=waits_for_undecided)
+        entry = read_run(
+            topic_ledger(self._ledger), run_id, waits_for_undecided=waits_for_undecided
+        )
         if entry is None or entry.query_id == batch.query_id:
             return entry
         if not self._takes_over:
             check_owner(entry, batch.name, batch.query_id)
         return None  # another query's run of this name, which is written once more
-
-    def _topic(self) -> TopicLedger:
-        if not isinstance(self._ledger, TopicLedger):
-            raise IllegalStateError("a named run needs a ledger in a topic")
-        return self._ledger
 
     def claims(self, batch: LedgerBatch) -> int:
         """Return how many claims the transaction of a batch needs."""
@@ -121,4 +116,4 @@ class WholeLedger:
         if entry.run_id is None:
             self._ledger.write_whole(writer, entry)
         else:
-            write_run(self._topic(), writer, entry.run_id, entry)
+            write_run(topic_ledger(self._ledger), writer, entry.run_id, entry)

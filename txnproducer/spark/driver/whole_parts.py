@@ -6,6 +6,8 @@ transactions, tasks.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.errors import KafkaError
 from txnproducer.spark.errors import BatchFailedError
@@ -14,7 +16,7 @@ from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.tasks.participant import Part
 
 
-def entry_of(batch: LedgerBatch, parts: list[Part]) -> LedgerEntry:
+def entry_of(batch: LedgerBatch, parts: Collection[Part | LedgerEntry]) -> LedgerEntry:
     """Return the ledger's entry of a batch with these parts."""
     rows = sum(part.rows for part in parts)
     digest = total(part.digest for part in parts)

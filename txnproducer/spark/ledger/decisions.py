@@ -7,10 +7,11 @@ ends the parts that are still open, by their leases, without the frame.
 Owns: the record, its text, its cut into offsets. Must not know: where offsets and records are
 stored, how parts are ended.
 
-The record is the decision's number, its batch and, for each part, slot, producer id and epoch, as
-compact JSON. An offset's metadata holds 4,096 bytes, so the text is cut into pieces, one for each
-of as many groups. Each piece has the count of pieces and the digest of the whole text, and the
-record counts only if all of them are there and agree. In a topic it is one record.
+The record is the decision's number, its batch (with the name of a named run) and, for each part,
+slot, producer id and epoch, as compact JSON. An offset's metadata holds 4,096 bytes, so the text
+is cut into pieces, one for each of as many groups. Each piece has the count of pieces and the
+digest of the whole text, and the record counts only if all of them are there and agree. In a topic
+it is one record.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ class Decision:
         """Return whether a slot's entry shows that this decision's part of it is committed."""
         if entry is None or entry.query_id != self.batch.query_id:
             return False
+        if self.batch.run_id is not None:
+            # Names have no order, but only a later decision writes over the entry.
+            return (entry.run_id, entry.decision) == (self.batch.run_id, self.number)
         # A later batch begins when this one is whole.
         is_later = entry.batch_id > self.batch.batch_id
         return is_later or (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)
@@ -91,7 +95,9 @@ class Decision:
         parts = [
             [slot, one.producer_id, one.producer_epoch] for slot, one in sorted(self.parts.items())
         ]
-        batch = [self.batch.batch_id, self.batch.query_id, self.batch.writers]
+        batch: list[object] = [self.batch.batch_id, self.batch.query_id, self.batch.writers]
+        if self.batch.run_id is not None:
+            batch.append(self.batch.run_id)
         return {"batch": batch, "v2": self.is_transaction_v2, "parts": parts}
 
 

@@ -61,7 +61,7 @@ class LedgerEntry:
             unknown.
         decision: with atomicity "prepared": the number of the decision that commits the
             partition, 0 if its own commit decides; None in the other modes.
-        run_id: see `LedgerBatch`; the place of the entry has it.
+        run_id: see `LedgerBatch`.
     """
 
     batch_id: int
@@ -85,15 +85,15 @@ class LedgerEntry:
         Raises:
             LedgerError: the query id is too long.
         """
+        # Entries of earlier versions have no time, and are written again without one.
+        more: dict[str, Any] = {"at": self.at_ms, "decision": self.decision, "run": self.run_id}
         return _stored(
             self.batch_id,
             query=self.query_id,
             writers=self.writers,
             rows=self.rows,
             digest=self.digest,
-            # Entries of earlier versions have no time, and are written again without one.
-            **({} if self.at_ms is None else {"at": self.at_ms}),
-            **({} if self.decision is None else {"decision": self.decision}),
+            **{name: value for name, value in more.items() if value is not None},
         )
 
     @classmethod
@@ -113,6 +113,7 @@ class LedgerEntry:
             found["digest"],
             found.get("at"),
             found.get("decision"),
+            found.get("run"),
         )
 
 
@@ -177,9 +178,9 @@ def _fields(
         fields = json.loads(stored.metadata)
         version = fields["v"]
         if version in versions:
-            # Fields that a later version adds to this format are ignored; `at` and `decision`
-            # were such. Converted, so that a text in the place of a number raises, and the group
-            # is no ledger.
+            # Fields that a later version adds to this format are ignored; `at`, `decision` and
+            # `run` were such. Converted, so that a text in the place of a number raises, and the
+            # group is no ledger.
             needed = {name: kind(fields[name]) for name, kind in kinds.items()}
             return {**fields, **needed}
     except (ValueError, KeyError, TypeError) as error:

@@ -22,10 +22,11 @@ from typing import Final, TypeAlias
 
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.spark.errors import TornBatchError
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.decided_runs import find_run
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.rights import check_groups
-from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.rules import LedgerRules, check_owner
 from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.ledger.take_over import TakeOver
 
@@ -62,6 +63,26 @@ class FirstLook:
         """
         self.check_groups(1)
         return self.check_any_cut(self.known_partitions(), batch_id, query_id)
+
+    def check_named(self, batch: LedgerBatch) -> LedgerView:
+        """Return the view of the ledger, if it lets a named run be written, however it is cut.
+
+        The run may be torn, or another one: that is known when all ids are taken.
+
+        Raises:
+            SinkError: the ledger stops the run.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        self.check_groups(1)
+        view = self.view(range(self.known_partitions()), waits_for_undecided=False)
+        # For the batches with numbers too, which may follow.
+        self.take_over.look_at(view.plan, view.entries, batch.query_id)
+        self.take_over.check_plan(view.plan, batch.query_id)
+        takes_over = self.take_over.is_wanted
+        if view.run is not None and not takes_over:
+            check_owner(view.run, batch.name, batch.query_id)
+        find_run(self._ledger, batch, takes_over=takes_over, waits_for_undecided=False)
+        return view
 
     def check_groups(self, writers: int) -> None:
         """Check the rights on the groups of the plan, of whole batches, and of partitions.

@@ -57,7 +57,8 @@ def atomicities_of(view: LedgerView) -> dict[str, str]:
         kind = "prepared" if view.plan.is_prepared else "partition"
         run = f"run {view.plan.run} of query {view.plan.query_id}"
         found[kind] = f"{run}, without a batch in partition 0"
-    whole = view.whole or view.run
-    if whole is not None:
-        found["batch"] = f"batch {whole.name} of query {whole.query_id}"
+    for whole in (view.run, view.whole):
+        if whole is not None:
+            kind = "batch" if whole.decision is None else "prepared"
+            found[kind] = f"batch {whole.name} of query {whole.query_id}"
     return found

@@ -143,14 +143,7 @@ class LedgerRules:
             if done and not is_whole(done):
                 self._check_lost(entries, batch_id, writers)
             return done
-        raise PartialReplayError(
-            f"{in_part(batch_id, done)}, written by "
-            f"{sorted({entry.writers for entry in done.values()})} writers; now there are "
-            f"{writers}. Nothing was written: the rest would be cut in another way, and rows be "
-            'lost or doubled; on_replay_mismatch="keep" does not help here. Ways out: as many '
-            "partitions as then; another sink id with a new topic; or another sink id on the same "
-            "topic, when the rows of the partitions named above may be written once more."
-        )
+        raise cut_otherwise(batch_id, done, writers)
 
     def check_whole(
         self, entry: LedgerEntry | None, batch_id: int, query_id: str, *, is_taken_over: bool
@@ -327,10 +320,24 @@ def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
     )
 
 
-def in_part(batch_id: int, done: Mapping[int, LedgerEntry]) -> str:
+def cut_otherwise(
+    batch: int | str, done: Mapping[int, LedgerEntry], writers: int
+) -> PartialReplayError:
+    """Return the refusal of a batch that was broken off, and had other partitions."""
+    return PartialReplayError(
+        f"{in_part(batch, done)}, written by "
+        f"{sorted({entry.writers for entry in done.values()})} writers; now there are "
+        f"{writers}. Nothing was written: the rest would be cut in another way, and rows be "
+        'lost or doubled; on_replay_mismatch="keep" does not help here. Ways out: as many '
+        "partitions as then; another sink id with a new topic; or another sink id on the same "
+        "topic, when the rows of the partitions named above may be written once more."
+    )
+
+
+def in_part(batch: int | str, done: Mapping[int, LedgerEntry]) -> str:
     """Return a sentence that names the partitions that hold a batch."""
     rows = sum(entry.rows for entry in done.values())
     return (
-        f"batch {batch_id} is committed in part: {len(done)} partition(s) "
+        f"batch {batch} is committed in part: {len(done)} partition(s) "
         f"({', '.join(map(str, sorted(done)))}) hold {rows} rows of it"
     )

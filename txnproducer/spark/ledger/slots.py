@@ -53,12 +53,12 @@ class Slot:
     found: Content | None = None
 
     def check(
-        self, batch_id: int, partition: int, written: Content, on_replay_mismatch: str
+        self, batch: int | str, partition: int, written: Content, on_replay_mismatch: str
     ) -> None:
         """Check, before a commit, that a partition has the rows for which it got this slot.
 
         Args:
-            batch_id: of the batch.
+            batch: its number or name.
             partition: Spark's number of it.
             written: the content that the task is about to commit.
             on_replay_mismatch: "keep" to commit it nevertheless, with a warning.
@@ -71,7 +71,7 @@ class Slot:
         if self.found is None or written == self.found:
             return
         text = (
-            f"batch {batch_id} is committed in part, and partition {partition} has changed between"
+            f"batch {batch} is committed in part, and partition {partition} has changed between"
             " two passes over the frame: the driver has read {} rows (digest {}), the task"
             " {} rows (digest {})".format(*self.found, *written)
         )
@@ -81,7 +81,7 @@ class Slot:
 
 
 def assign_slots(
-    batch_id: int,
+    batch: int | str,
     done: Mapping[int, LedgerEntry],
     found: Mapping[int, Content],
     on_replay_mismatch: str,
@@ -89,7 +89,7 @@ def assign_slots(
     """Return the slot of each partition of a batch that is committed in part, or not at all.
 
     Args:
-        batch_id: of the batch.
+        batch: its number or name.
         done: the entries that hold it, by slot.
         found: the content that each of its partitions has now, by number.
         on_replay_mismatch: "keep" to leave committed rows as they are. An entry that fits no
@@ -115,14 +115,14 @@ def assign_slots(
     # Before anything is written: one lost match means that the frame was cut otherwise, and rows
     # of the other partitions would be lost or doubled.
     if unmatched and on_replay_mismatch != "keep":
-        raise ReplayMismatchError(_other_rows(batch_id, {n: done[n] for n in unmatched}, found))
+        raise ReplayMismatchError(_other_rows(batch, {n: done[n] for n in unmatched}, found))
     # Committed slots are filled before the free ones: with "keep" their rows stay as they are, and
     # some partition has to stand for each.
     _fill(given, found, unmatched)
     _fill(given, found, sorted(found.keys() - committed.keys()))
     others = {part: number for part, number in sorted(given.items()) if part != number}
     if others:
-        _LOG.info("batch %d: slots by partition, where they differ: %s", batch_id, others)
+        _LOG.info("batch %s: slots by partition, where they differ: %s", batch, others)
     return {part: Slot(given[part], given[part] in done, found[part]) for part in sorted(found)}
 
 
@@ -137,7 +137,7 @@ def _fill(given: dict[int, int], partitions: Iterable[int], numbers: Iterable[in
 
 
 def _other_rows(
-    batch_id: int, unmatched: Mapping[int, LedgerEntry], found: Mapping[int, Content]
+    batch: int | str, unmatched: Mapping[int, LedgerEntry], found: Mapping[int, Content]
 ) -> str:
     told = "; ".join(
         f"{entry.rows} rows (digest {entry.digest}) were committed as part {number}"
@@ -145,7 +145,7 @@ def _other_rows(
     )
     rows = sum(rows for rows, _ in found.values())
     return (
-        f"batch {batch_id} comes again with other rows. {told}; now there are {rows} rows in "
+        f"batch {batch} comes again with other rows. {told}; now there are {rows} rows in "
         f"{len(found)} partitions, and no partition has just those. {_WAYS_OUT}"
     )
 

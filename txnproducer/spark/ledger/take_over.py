@@ -10,12 +10,16 @@ Rules:
 * A driver takes over the very entries and the plan that its first look finds, before any id is
   taken. All later entries are judged as without the option, even those of its own query that are
   ahead.
+* An entry of its own query that is younger than the driver is never taken over. It is no rest of a
+  checkpoint that was rewound: another driver of the query has written it, while this one stood
+  still before its first look.
 * An entry that was taken over counts again as soon as it fits: after a checkpoint was rewound, the
   driver reaches the batches that it has seen ahead.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -39,20 +43,24 @@ class TakeOver:
 
     Attributes:
         rules: for the entries that are not taken over.
+        is_wanted: whether the user wants that at all.
     """
 
     def __init__(self, rules: LedgerRules) -> None:
         # The option is answered here, once: rules that kept it would pass every later entry as
         # well.
         self.rules = replace(rules, on_foreign_ledger="stop")
-        self._is_wanted = rules.takes_over
+        self.is_wanted = rules.takes_over
         self._first_looks: dict[str, _Seen] = {}
+        # By the clocks of two machines, which may differ. If ours is late, a checkpoint that was
+        # rewound within that difference is refused, and a later start passes.
+        self._began_ms = int(time.time() * 1000)
 
     def look_at(
         self, plan: PlanEntry | None, entries: Mapping[int, LedgerEntry], query_id: str
     ) -> None:
         """Take over plan and entries, if the user wants that and this is the first look."""
-        if self._is_wanted and query_id not in self._first_looks:
+        if self.is_wanted and query_id not in self._first_looks:
             # By query: one sink object may be given to a second query, whose first look is its
             # own.
             self._first_looks[query_id] = _Seen(plan, dict(entries))
@@ -71,7 +79,11 @@ class TakeOver:
             # An own entry that is not ahead fits again. If it were still ignored, a replay would
             # be doubled.
             and (entry.query_id != query_id or entry.batch_id > batch_id)
+            and not (entry.query_id == query_id and self._is_younger(entry))
         }
+
+    def _is_younger(self, entry: LedgerEntry) -> bool:
+        return entry.at_ms is not None and entry.at_ms > self._began_ms
 
     def check_plan(self, plan: PlanEntry | None, query_id: str) -> None:
         """Check a plan that was not taken over.

@@ -6,9 +6,10 @@ and monitoring takes a ledger's groups for consumers that lag.
 Owns: keys and values of the records, a durable format, and the move from offsets to the topic.
 Must not know: what an entry means, how a topic is read (`topic_log.py`).
 
-A record's key is the end of the transactional id (`plan`, `batch`, `p0`), `decision`, or `run:`
-and the name of a run. Its value is the entry's own JSON, with its number. It is written in the
-transaction of the rows, as an offset is. A decision is one record, of whatever size.
+A record's key is the end of the transactional id (`plan`, `batch`, `p0`; `p0.run` for a part of a
+named run), `decision`, or `run:` and the name of a run. Its value is the entry's own JSON, with
+its number. It is written in the transaction of the rows, as an offset is. A decision is one
+record, of whatever size.
 
 Rules:
 * Until the record `moved` is there, the groups are read as well, and the higher number counts. The
@@ -42,6 +43,7 @@ _FORMATS: Final = (_FORMAT, PREPARED_FORMAT)
 _MOVED: Final = "moved"
 _DECISION: Final = "decision"
 RUN_PREFIX: Final = "run:"
+PART_SUFFIX: Final = ".run"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class TopicLedger(Ledger):
         return self._reader().snapshot().found
 
     def parsed_entry(self, key: str, one: Stored) -> LedgerEntry:
-        """Return the entry of a named run.
+        """Return the entry of a named run, or of a part of one.
 
         Raises:
             LedgerError: the record is none of a ledger, or of a newer version.
@@ -138,7 +140,10 @@ class TopicLedger(Ledger):
         stored = self._record(one, key)
         if stored is None:
             raise LedgerError(f"the key {key!r} of the topic {self.log} was deleted")
-        return replace(LedgerEntry.parse(key, stored), run_id=key.removeprefix(RUN_PREFIX))
+        entry = LedgerEntry.parse(key, stored)
+        # A part's key has no name.
+        is_run = key.startswith(RUN_PREFIX)
+        return replace(entry, run_id=key.removeprefix(RUN_PREFIX)) if is_run else entry
 
     def _record(self, one: Stored | None, key: str) -> OffsetAndMetadata | None:
         if one is None or one.value is None:
@@ -310,8 +315,9 @@ class TopicLedger(Ledger):
 def is_record_of_ledger(record: LogRecord) -> bool:
     """Return whether a record has the key and the value of a ledger's entry, of any format."""
     key = (record.key or b"").decode(errors="replace")
-    is_key = key in (_MOVED, "plan", "batch") or key.startswith(RUN_PREFIX)
-    if not (is_key or key.removeprefix("p").isdecimal() or key.startswith("plan.")):
+    is_key = key in (_MOVED, _DECISION, "plan", "batch") or key.startswith(RUN_PREFIX)
+    number = key.removeprefix("p").removesuffix(PART_SUFFIX)
+    if not (is_key or number.isdecimal() or key.startswith("plan.")):
         return False
     if record.value is None:  # a run that was forgotten
         return True

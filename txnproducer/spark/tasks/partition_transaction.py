@@ -64,6 +64,7 @@ class BatchPlan:
         taken_over: the entries that are ignored, by slot.
         slots: of the partitions; a partition that is not named has the slot of its own number.
         decision: see `LedgerEntry`.
+        run_id: see `LedgerBatch`.
     """
 
     ledger: Ledger
@@ -79,6 +80,7 @@ class BatchPlan:
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
     slots: Mapping[int, Slot] = field(default_factory=dict)
     decision: int | None = None
+    run_id: str | None = None
 
     def write(self, partition: int, source: RecordSource) -> PartitionReport:
         """Write a partition, exactly once.
@@ -157,12 +159,9 @@ class OwnTransaction:
             self._slot.check(
                 plan.batch_id, self._partition, content, plan.rules.on_replay_mismatch
             )
-            entry = LedgerEntry(
-                plan.batch_id, plan.query_id, plan.writers, *content, decision=plan.decision
-            )
             with rows.timed("ledger"):
                 # After the rows, whose number and digest it holds.
-                plan.ledger.write(writer, self._slot.number, entry)
+                self._write_entry(writer, content)
             self._before_commit()
             with rows.timed("commit"):
                 writer.commit_transaction()
@@ -175,6 +174,13 @@ class OwnTransaction:
         # Not inside the `try`: an error of the hook must not be taken for a failed commit.
         rows.tell("task_after_commit")
         return self._report(is_replay=False)
+
+    def _write_entry(self, writer: TransactionalProducer, content: Content) -> None:
+        plan = self._plan
+        entry = LedgerEntry(
+            plan.batch_id, plan.query_id, plan.writers, *content, decision=plan.decision
+        )
+        plan.ledger.write(writer, self._slot.number, entry)
 
     def _before_commit(self) -> None:
         self.rows.tell("task_before_commit")

@@ -21,6 +21,7 @@ from typing import Any
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.named_runs import write_part
 from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.slots import Content, Slot
 from txnproducer.spark.ledger.store import Ledger
@@ -63,6 +64,7 @@ class PreparedTask:
         query_id: of the query that the batch belongs to.
         on_replay_mismatch: see `SinkSettings`.
         on_event: called with the task's events, in the task's process.
+        run_id: see `LedgerBatch`.
     """
 
     ledger: Ledger
@@ -73,6 +75,7 @@ class PreparedTask:
     query_id: str
     on_replay_mismatch: str
     on_event: OnEvent | None = None
+    run_id: str | None = None
 
     def __call__(
         self, order: PreparedOrder, partition: int, batches: Iterable[Any]
@@ -116,18 +119,24 @@ class _PreparedWriting(ParticipantWriting):
     def _write_own(self, writer: TransactionParticipant) -> int:
         task, rows = self._task, self._rows
         # The driver chose the slot by the rows that it has read: they must be these.
-        self._slot.check(task.batch_id, rows.partition, rows.content, task.on_replay_mismatch)
+        name = task.batch_id if task.run_id is None else task.run_id
+        self._slot.check(name, rows.partition, rows.content, task.on_replay_mismatch)
         if task.ledger.records_topic is None:
             return 0
         with rows.timed("ledger"):
-            task.ledger.write(writer, self._slot.number, self._entry())
+            write_part(task.ledger, writer, self._slot.number, self._entry())
         return 1
 
     def _entry(self) -> LedgerEntry:
         task, order = self._task, self._order
         content = self._rows.content
         return LedgerEntry(
-            task.batch_id, task.query_id, order.writers, *content, decision=order.decision
+            task.batch_id,
+            task.query_id,
+            order.writers,
+            *content,
+            decision=order.decision,
+            run_id=task.run_id,
         )
 
     def _prepare(self) -> TransactionLease:
