@@ -270,6 +270,14 @@ def test_the_cluster_stood_still_for_as_long_as_no_fresh_producer_committed(
     )
 
 
+def test_a_fresh_producers_transaction_counts_if_it_ended_within_the_longest_stall() -> None:
+    took = [(1.0, 9.9), (3.0, 3.0), (4.0, 4.0), (5.0, 2.0), (9.7, 9.9)]
+    probes = [{"t": at, "probe": OURS, "took": each} for at, each in took]
+    probes.append({"t": 0.5, "probe": NEUTRAL, "took": 0.2})
+    lines = sorted([*written(1, 1.0), *written(2, 9.0), *probes], key=lambda line: line["t"])
+    assert times(add_up(lines)).fresh_took_s == {OURS: 4.0}
+
+
 @pytest.mark.parametrize(
     ("commits", "stall_s"),
     [

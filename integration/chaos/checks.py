@@ -244,6 +244,7 @@ class Times:
             probe's first commit to the writers' end; None if there was none.
         fresh_stalls_s: for each probe, by its client, the longest part of `stall_s` in which none
             of its fresh producers committed.
+        fresh_took_s: the longest time of a transaction of these within `stall_s`, likewise.
         fenced: commits that were refused as fenced within `stall_s`.
         called_s: the part of `stall_s` in which a producer of that id was in a call.
         waited_s: the parts of `stall_s` in which the writer of that id was busy otherwise, by
@@ -256,6 +257,7 @@ class Times:
     stall_s: float
     cluster_stall_s: float | None
     fresh_stalls_s: dict[str, float]
+    fresh_took_s: dict[str, float]
     fenced: int
     called_s: float
     waited_s: dict[str, float]
@@ -305,6 +307,7 @@ def times(history: History) -> Times:
         round(stall_s, 2),
         _cluster_stall(history),
         _fresh_stalls(history, since, since + stall_s),
+        _fresh_took(history, since, since + stall_s),
         len(fenced),
         round(called_s, 2),
         waited_s,
@@ -328,6 +331,19 @@ def _cluster_stall(history: History) -> float | None:
         return None
     marks = [*commits, max(commits[-1], history.last)]
     return round(max(b - a for a, b in pairwise(marks)), 2)
+
+
+def _fresh_took(history: History, since: float, until: float) -> dict[str, float]:
+    """Return the longest time of the transactions that fresh producers committed in a time."""
+    took = {
+        client: [
+            took
+            for at, took in zip(commits, history.probes_took[client], strict=True)
+            if since < at < until
+        ]
+        for client, commits in history.probes.items()
+    }
+    return {client: max(each) for client, each in took.items() if each}
 
 
 def _fresh_stalls(history: History, since: float, until: float) -> dict[str, float]:

@@ -13,7 +13,8 @@ the reason for a producer's end (`endings`). In place of a call, an "input" line
 another kind: "did" (`waits`), "since" and "until". Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
-Lines of a probe, at each commit: `{"t", "probe"}`, with the name of its client.
+Lines of a probe, at each commit: `{"t", "probe", "took"}`, with the name of its client, and the
+seconds that the transaction took from the making of its producer on.
 A value is `writer:txn:index:count`; a copied record has `:partition-offset` of its input as well.
 """
 
@@ -145,6 +146,7 @@ class History:
         waits: begin and end of the times outside calls (`waits`), by the id of the producer and by
             their kind.
         probes: the commits of fresh producers, by their client.
+        probes_took: how long each of these transactions took.
         begun: how many producers each process has initialized.
         ended: the lines about the ends of producers.
     """
@@ -158,6 +160,7 @@ class History:
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     waits: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     probes: dict[str, list[float]] = field(default_factory=dict)
+    probes_took: dict[str, list[float]] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
     ended: list[Line] = field(default_factory=list)
     first: float = 0.0
@@ -185,6 +188,7 @@ def add_up(lines: Iterable[Line]) -> History:
             history.fault.setdefault(line["fault"], line["t"])
         elif "probe" in line:
             history.probes.setdefault(line["probe"], []).append(line["t"])
+            history.probes_took.setdefault(line["probe"], []).append(line.get("took", 0.0))
         elif "copied" in line:
             history.copied.update(line["copied"])
         elif line["call"] == "ended":

@@ -56,6 +56,7 @@ class Played:
         cluster_stall_s: the longest time without a commit of our probe's fresh producers.
         fresh_stalls_s: the longest part of `stall_s` without a commit of a probe's fresh
             producers, by their client.
+        fresh_took_s: the longest transaction of these within `stall_s`, likewise.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
         waited_s: how much of `stall_s` its writer was busy otherwise, by kind (`waits`).
@@ -78,6 +79,7 @@ class Played:
     stall_s: float = 0.0
     cluster_stall_s: float | None = None
     fresh_stalls_s: dict[str, float] | None = None
+    fresh_took_s: dict[str, float] | None = None
     fenced: int = 0
     called_s: float | None = None
     waited_s: dict[str, float] | None = None
@@ -230,6 +232,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
     played.cluster_stall_s, played.fenced = figures.cluster_stall_s, figures.fenced
     played.fresh_stalls_s = figures.fresh_stalls_s
+    played.fresh_took_s = figures.fresh_took_s
     played.called_s, played.aborted_in_stall = figures.called_s, figures.aborted
     played.waited_s = figures.waited_s
     played.endings = endings(history)

@@ -105,10 +105,12 @@ class Attempts:
         due = time.monotonic() + place * EVERY_S
         while due < self._job.until:
             time.sleep(max(0.0, due - time.monotonic()))  # the pace of the probe
+            began = time.monotonic()
             with contextlib.suppress(KafkaError):
                 self._commit(self._job, transactional_id, self._group, LIMIT_S)
+                took = round(time.monotonic() - began, 2)
                 with self._lock:
-                    self._notes.note(probe=self._job.client)
+                    self._notes.note(probe=self._job.client, took=took)
             due = max(due + turn_s, time.monotonic())
 
 

@@ -16,6 +16,7 @@ from integration.chaos.plan import (
     OURS,
     PARTITION,
     PAUSE,
+    SLOW,
     TAKEOVER,
     parts,
 )
@@ -50,6 +51,12 @@ _WITH = {
     CLOSED: "in its closing",
 }
 
+_NAMED = {OURS: "ours", NEUTRAL: NEUTRAL}
+_BEFORE = (
+    "Before the next commit, {} of its transactions ended in an abort (the workload aborts some,"
+    " and a writer that takes the id the other's)"
+)
+
 QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance. So two probes run
     beside each row: every half a second, a fresh producer of ours and one of {NEUTRAL} each begin
     a transaction with the same coordinator, in topics of their own on the same brokers, and have
@@ -80,7 +87,12 @@ def why(ours: Line, best: Line) -> str:
         return "There was no probe yet."
     # Those of one client may be slow by themselves.
     cluster = min(fresh.values())
-    if fresh.get(OURS, cluster) - cluster > _WEAK_S:
+    took = ours.get("fresh_took_s") or {}
+    if parts(ours["row"])[1] == SLOW and took:
+        # Each transaction takes seconds there, and those of a probe overlap.
+        if took.get(OURS, 0.0) - min(took.values()) > _WEAK_S:
+            return f"**Ours was slow**, fresh ones as well:{_took(ours)} at most.{_spent(ours)}"
+    elif fresh.get(OURS, cluster) - cluster > _WEAK_S:
         return f"**Ours was slow**, fresh ones as well: {stood}."
     if ours["stall_s"] <= cluster + _NOTICE_S:
         return f"On its cluster, {stood}."
@@ -102,7 +114,7 @@ def _workload(ours: Line, best: Line, cluster: float, stood: str) -> str:
             f" {there_fenced}); {stood}."
         )
     called, waited = ours.get("called_s"), ours.get("waited_s") or {}
-    reached = max(cluster, _held_s(ours))
+    reached = max(cluster, _held_s(ours), _transactions_s(ours))
     if workload != COPY or called is None or called > reached + _NOTICE_S:
         return ""
     if ours["stall_s"] - called - sum(waited.values()) > _NOTICE_S:
@@ -126,12 +138,29 @@ def _fault(ours: Line, cluster: float, stood: str) -> str:
     aborted: int = ours.get("aborted_in_stall") or 0
     # Each takes as long as a transaction of the probe, which is committed.
     if aborted and ours["stall_s"] <= (1 + aborted) * cluster + _NOTICE_S:
-        return (
-            f"Before the next commit, {aborted} of its transactions ended in an abort (the"
-            f" workload aborts some, and a writer that takes the id the other's); {stood}, with"
-            " one transaction each."
-        )
+        return f"{_BEFORE.format(aborted)}; {stood}, with one transaction each."
+    if ours["stall_s"] <= _transactions_s(ours) + _NOTICE_S:
+        before = f" {_BEFORE.format(aborted)}." if aborted else ""
+        return f"Each transaction took seconds:{_took(ours)} at most.{before}"
     return ""
+
+
+def _transactions_s(ours: Line) -> float:
+    """Return how long those of a stall take a fresh producer over a slow link; otherwise 0."""
+    took: dict[str, float] = ours.get("fresh_took_s") or {}
+    if parts(ours["row"])[1] != SLOW:  # there they include the time without a leader
+        return 0.0
+    aborted: int = ours.get("aborted_in_stall") or 0
+    return (1 + aborted) * min(took.values(), default=0.0)
+
+
+def _took(ours: Line) -> str:
+    took = ours["fresh_took_s"]
+    words = [
+        f" one of a fresh producer of {_NAMED[client]} {took[client]:.1f} s"
+        for client in sorted(took, reverse=True)
+    ]
+    return " and".join(words)
 
 
 def _held_s(ours: Line) -> float:
