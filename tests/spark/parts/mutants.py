@@ -121,9 +121,9 @@ MUTANTS = (
     Mutant(
         "take-over-before-the-decision-is-read",
         _RUNS,
-        "        self._roll_forward(settings)\n\n    def _commit(",
+        "        self._roll_forward(settings)\n\n    def _fence(",
         "        self.ids.take(range(self._first_look.known_partitions()), settings)\n"
-        "        self._roll_forward(settings)\n\n    def _commit(",
+        "        self._roll_forward(settings)\n\n    def _fence(",
         "the ids are taken first, so that nobody changes a part while the decision is read",
     ),
     Mutant(
@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "nothing-is-rolled-forward",
         _RUNS,
-        "        self._roll_forward(settings)\n\n    def _commit(",
-        "        pass\n\n    def _commit(",
+        "        self._roll_forward(settings)\n\n    def _fence(",
+        "        pass\n\n    def _fence(",
         "the batch comes again anyway",
     ),
     Mutant(
@@ -165,9 +165,9 @@ MUTANTS = (
     ),
     Mutant(
         "no-look-before-a-run-takes-ids",
-        _RUNS,
-        "        self.check_not_replaced()\n        self.ids.take(wanted, settings)\n",
-        "        self.ids.take(wanted, settings)\n",
+        "spark/driver/runs.py",
+        "check_run(self._shut_out_whole_batches(settings), plan.run, plan.query_id)\n",
+        "self._shut_out_whole_batches(settings)\n",
         "the plan was committed a moment ago",
     ),
     Mutant(

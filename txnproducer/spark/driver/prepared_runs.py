@@ -244,17 +244,10 @@ class PreparedRuns(Runs):
     def _before_commit(self, settings: Mapping[str, str]) -> None:
         self._roll_forward(settings)
 
-    def _commit(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
-        super()._commit(producer, plan)
-        self._begun = plan
-
     def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
         wanted = list(partitions)
         if self._ledger.is_moving:
             super()._fence(wanted, settings)  # moves the entries; what was decided is ended
-        # To take an id aborts its open part, which another driver may have decided since our
-        # plan.
-        self.check_not_replaced()
         self.ids.take(wanted, settings)
 
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
