@@ -16,7 +16,7 @@ MOST_WAITED_MS = 700
 
 def test_the_tests_of_a_service_wait_for_less_than_a_second_in_all() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "tests.example_waits", EXAMPLE],
+        [sys.executable, "-m", "tests.example_waits", EXAMPLE],
         capture_output=True,
         text=True,
         check=False,
