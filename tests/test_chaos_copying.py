@@ -114,7 +114,7 @@ def test_times_of_one_kind_in_a_row_make_one_line_and_short_ones_none(
 
 
 class ScriptedInput:
-    """An input whose polls take 0.1 s: two without partitions, one empty, then a record each."""
+    """Each poll takes 0.1 s. Two have no partitions, one has no record, later ones have one."""
 
     consumer = None
 
