@@ -149,8 +149,8 @@ class EndTxnHandler(TxnRequestHandler):
             given_up.done()
             self.result.fail(
                 IllegalStateError(
-                    "the transaction could not be aborted: the commit that had timed out has"
-                    " succeeded, and all its records are visible. Go on with the next transaction"
+                    "the transaction could not be aborted: the commit before it has succeeded"
+                    " after all, and all its records are visible. Go on with the next transaction"
                 )
             )
         else:

@@ -305,7 +305,7 @@ class PlainTransaction:
 
     def _learn_of_commit(self, ended: Ended) -> Generator[tuple[Condition, int], bool, bool]:
         """Continue after an abort that was refused because the commit had succeeded."""
-        process, attempt = self._process, self._attempt
+        process, attempt, commit = self._process, self._attempt, self._commit
         if ended.is_refused:
             again = yield from call(process, process.core.begin_commit)
             if again.is_timed_out:
@@ -315,9 +315,12 @@ class PlainTransaction:
             if again.error is not None:
                 self._note_end(again.error)
                 return False
-        elif self._commit is not None and not self._commit.is_successful:
+        elif commit is not None and not (
+            # A commit whose answer was lost has said so, and the abort then finds out.
+            commit.is_successful or isinstance(commit.error, CommitOutcomeUnknownError)
+        ):
             self._world.history.violate(
-                "told", f"{attempt.name}: abort says committed, the commit {self._commit}"
+                "told", f"{attempt.name}: abort says committed, the commit {commit}"
             )
         attempt.claim = "committed"
         return True
