@@ -39,10 +39,6 @@ NO_SEED: Mapping[str, str] = {
     "one-cut-connection-hears-the-verdict": (
         "every listener speaks the protocol of its clients, so no question ends in a verdict"
     ),
-    "brokers-never-leave": (
-        "a broker that stops comes back under its number and its name, and no check counts the"
-        " attempts to connect to one that is down"
-    ),
     "login-without-an-end": (
         "logins are by PLAIN and SCRAM, which end by themselves; only a token's may go on for ever"
     ),

@@ -22,6 +22,7 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.baton import NS_PER_S
 from txnproducer.sim.stack.faults import Ending
+from txnproducer.sim.stack.leaving import LeavingBroker
 from txnproducer.sim.stack.logins import LoginRefusals
 from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
@@ -107,6 +108,7 @@ class ClusterEvents:
         self._later = {name: world.new_rng(name) for name in LATER_EVENTS}
         self._is_over = False
         self._moves = 0
+        self._leaving = LeavingBroker(world)
         world.network.script = _CountedScript(self._count)
         world.network.refusals = LoginRefusals(self._count)
         # Each returns whether it took effect, or False if that shows only later.
@@ -126,6 +128,7 @@ class ClusterEvents:
             "refuse logins of one broker": self._refuse_logins_of_one,
             "jump of the wall clock": self._jump_of_the_wall_clock,
             "move a name": self._move_name,
+            "a broker leaves": self._leaving.leave,
         }
 
     def start(self) -> None:
@@ -179,22 +182,29 @@ class ClusterEvents:
 
     def _start_broker(self, node_id: int) -> None:
         # The end of the faults may have started it before.
-        if not self._world.cluster.is_up(node_id):
+        if not (self._world.cluster.is_up(node_id) or self._leaving.has_left(node_id)):
             self._world.cluster.start_node(node_id, self._now_ms)
 
     def _move_leader(self) -> bool:
         cluster = self._world.cluster
         place = TopicPartition(TOPIC, self._rng.randrange(PARTITIONS))
         old, new = cluster.topology.leaders[place], self._rng.randrange(len(cluster.nodes))
+        if self._leaving.has_left(new):
+            return False
         cluster.move_partition(place, new, self._now_ms)
         return new != old
 
     def _move_coordinator(self) -> bool:
         cluster, rng = self._world.cluster, self._rng
+        kind = rng.choice(tuple(CoordinatorType))
+        number = rng.randrange(cluster.options.coordinator_count)
+        node_id = rng.randrange(len(cluster.nodes))
+        if self._leaving.has_left(node_id):
+            return False
         cluster.move_coordinator(
-            rng.choice(tuple(CoordinatorType)),
-            rng.randrange(cluster.options.coordinator_count),
-            rng.randrange(len(cluster.nodes)),
+            kind,
+            number,
+            node_id,
             self._now_ms,
             # In Kafka the time until a broker learns that another one is the coordinator.
             resigning_ms=500,

@@ -13,6 +13,7 @@ from txnproducer._protocol.messages import CoordinatorType
 from txnproducer._shell import live_producers
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
+from txnproducer.sim.stack.broker_watch import BrokerWatch
 from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.end_watch import EndWatch, WatchedProducer
 from txnproducer.sim.stack.login_watch import LoginWatch
@@ -52,10 +53,11 @@ class StackProducers:
                 "sasl_plain_username": "user",
                 "sasl_plain_password": "secret",
             }
-        addresses = [f"{node.host}:{node.port}" for node in world.cluster.nodes.values()]
-        is_steady = world.options.is_loop_steady
-        hosts = [node.host for node in world.cluster.nodes.values()]
-        logins = LoginWatch(hosts, partial(self._coordinators, transactional_id))
+        leaver, is_steady = world.options.leaver, world.options.is_loop_steady
+        steady = [node for n, node in world.cluster.nodes.items() if n != leaver]
+        addresses = [f"{node.host}:{node.port}" for node in steady]
+        hosts = [node.host for node in steady]
+        logins = LoginWatch(hosts, partial(self._coordinators, transactional_id), leaver)
         watch = ClientWatch(settings, logins, world.history.violate, is_steady=is_steady)
         # A class of its own, since a constructor starts threads that ask for its platform.
         own = {"_platform": world.new_platform(watch), "end": EndWatch(world)}
@@ -64,6 +66,9 @@ class StackProducers:
         producer.watch_force()
         client: Any = producer._io._client  # noqa: SLF001 - the judge looks inside
         watch.is_ending = lambda: client._is_closed  # noqa: SLF001
+        if is_steady:
+            watch.brokers = BrokerWatch(hosts, lambda: world.baton.now_ms, world.history.violate)
+            watch.brokers.listen(client)
         self._watches[producer] = watch
         return producer
 
