@@ -36,9 +36,6 @@ EQUIVALENT: Mapping[str, str] = {
 
 # By mutant: the reason why no seed finds it, where the page's general ones do not say it.
 NO_SEED: Mapping[str, str] = {
-    "one-cut-connection-hears-the-verdict": (
-        "every listener speaks the protocol of its clients, so no question ends in a verdict"
-    ),
     "login-without-an-end": (
         "logins are by PLAIN and SCRAM, which end by themselves; only a token's may go on for ever"
     ),

@@ -22,7 +22,9 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.baton import NS_PER_S
 from txnproducer.sim.stack.faults import Ending
+from txnproducer.sim.stack.foreign import ForeignListeners
 from txnproducer.sim.stack.leaving import LeavingBroker
+from txnproducer.sim.stack.listeners import ASKS
 from txnproducer.sim.stack.logins import LoginRefusals
 from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
@@ -109,6 +111,7 @@ class ClusterEvents:
         self._is_over = False
         self._moves = 0
         self._leaving = LeavingBroker(world)
+        self._foreign = ForeignListeners(world, self._later[ASKS], self._count)
         world.network.script = _CountedScript(self._count)
         world.network.refusals = LoginRefusals(self._count)
         # Each returns whether it took effect, or False if that shows only later.
@@ -129,12 +132,14 @@ class ClusterEvents:
             "jump of the wall clock": self._jump_of_the_wall_clock,
             "move a name": self._move_name,
             "a broker leaves": self._leaving.leave,
+            ASKS: self._foreign.begin,
         }
 
     def start(self) -> None:
         """Begin."""
         for name in self._world.options.event_s:
             self._plan(name)
+        self._foreign.start()
 
     def heal(self) -> None:
         """End all faults of brokers."""
@@ -143,6 +148,7 @@ class ClusterEvents:
             self._start_broker(node_id)
         # The end of a refusal of logins may still be to come.
         self._world.network.refusals.clear()
+        self._foreign.heal()
 
     def _count(self, name: str) -> None:
         self._world.counts[name] += 1

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.sim.stack.faults import ByteFault
+from txnproducer.sim.stack.listeners import ASKS
 
 __all__ = [
     "CALL_FAULTS",
@@ -218,6 +219,7 @@ LATER_EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "jump of the wall clock": (0.5, 15),
     "move a name": (2, 20),
     _LEAVES: (1, 10),
+    ASKS: (1, 10),
 }
 _LATER_SHARE: Final = 0.15
 _COMPANIONS_SHARE: Final = 0.2

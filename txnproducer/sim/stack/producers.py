@@ -16,8 +16,10 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.broker_watch import BrokerWatch
 from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.end_watch import EndWatch, WatchedProducer
+from txnproducer.sim.stack.listeners import ASKS
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.options import group_of
+from txnproducer.sim.stack.verdict_watch import VerdictWatch
 from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["StackProducers"]
@@ -69,6 +71,9 @@ class StackProducers:
         if is_steady:
             watch.brokers = BrokerWatch(hosts, lambda: world.baton.now_ms, world.history.violate)
             watch.brokers.listen(client)
+        if ASKS in world.options.event_s:
+            now_ms, violate = (lambda: world.baton.now_ms), world.history.violate
+            watch.verdicts = VerdictWatch(client, now_ms, violate)
         self._watches[producer] = watch
         return producer
 
