@@ -471,6 +471,17 @@ def test_a_retry_goes_after_smaller_sequences_and_before_all_without_a_number():
     assert [batch.base_sequence for batch in queued(accumulator)] == [0, 1, 2, -1]
 
 
+def test_batches_that_come_back_together_may_share_a_request_again():
+    accumulator = make_accumulator(batch_size=0, rng=seeded(1))
+    for place in (TP0, TP1, TP0):
+        append(accumulator, place)
+    first, second, later = (drain_one(accumulator, place) for place in (TP0, TP1, TP0))
+    accumulator.reenqueue(first, now_ms=500)
+    accumulator.reenqueue(second, now_ms=500)
+    accumulator.reenqueue(later, now_ms=501)
+    assert first.backoff_ms == second.backoff_ms != later.backoff_ms
+
+
 @pytest.mark.conformance("4.03")
 def test_the_order_holds_across_the_wrap_of_sequences():
     accumulator = make_accumulator(is_idempotent=True, batch_size=0)
@@ -519,11 +530,11 @@ def test_the_jitter_of_a_backoff_is_drawn_once_per_attempt():
     accumulator = make_accumulator(rng=seeded(2))
     append(accumulator)
     drawn = set()
-    for _ in range(40):
+    for now_ms in range(40):
         batch = drain_one(accumulator)
         batch.attempts = 0
-        accumulator.reenqueue(batch, now_ms=0)
-        looks = {batch.backoff_left_ms(0) for _ in range(5)}
+        accumulator.reenqueue(batch, now_ms)
+        looks = {batch.backoff_left_ms(now_ms) for _ in range(5)}
         assert len(looks) == 1  # looking again does not draw again
         drawn |= looks
     assert min(drawn) >= 80

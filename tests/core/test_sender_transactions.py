@@ -48,6 +48,16 @@ def test_no_data_go_while_a_coordinator_request_is_under_way_but_answers_are_tak
     assert len(harness.client.sent(PRODUCE)) == 1
 
 
+@pytest.mark.parametrize("linger_ms", [0, 60_000])
+def test_data_that_wait_for_a_coordinator_request_find_their_broker_connected(linger_ms):
+    harness = in_transaction(version=1, linger_ms=linger_ms, node_count=2)
+    harness.send(partition=1)
+    harness.run_until_sent(ApiKey.ADD_PARTITIONS_TO_TXN)
+    harness.settle()
+    assert harness.client.is_connected(ConnectionId(1))
+    assert not harness.client.sent(PRODUCE)
+
+
 @pytest.mark.conformance("3.03")
 def test_data_go_on_while_the_end_of_the_transaction_waits_for_them():
     harness = in_transaction(linger_ms=60_000)

@@ -31,12 +31,13 @@ class ExponentialBackoff:
         rng: the source of the jitter.
     """
 
-    __slots__ = ("_initial_ms", "_max_ms", "_rng")
+    __slots__ = ("_initial_ms", "_last", "_last_ms", "_max_ms", "_rng")
 
     def __init__(self, initial_ms: int, max_ms: int, rng: Rng) -> None:
         self._initial_ms = initial_ms
         self._max_ms = max_ms
         self._rng = rng
+        self._last, self._last_ms = (-1, 0), 0
 
     def draw_ms(self, attempts: int) -> int:
         """Return the milliseconds to wait after a failure, `attempts` others before it."""
@@ -45,3 +46,10 @@ class ExponentialBackoff:
         # moment.
         factor = 1 - JITTER + 2 * JITTER * self._rng.random()
         return int(base_ms * factor)
+
+    def draw_together_ms(self, attempts: int, now_ms: int) -> int:
+        """Return the same wait as `draw_ms`, one for all that fail at the same moment."""
+        if self._last != (attempts, now_ms):
+            self._last_ms = self.draw_ms(attempts)
+            self._last = attempts, now_ms
+        return self._last_ms

@@ -388,7 +388,8 @@ class RecordAccumulator:
         Raises:
             IllegalStateError: an idempotent producer's batch was never numbered, so never sent.
         """
-        batch.reenqueued(now_ms, self._retry_backoff.draw_ms(batch.attempts))
+        # Batches that come back together share a request again. (Java draws for each of them.)
+        batch.reenqueued(now_ms, self._retry_backoff.draw_together_ms(batch.attempts, now_ms))
         self._put_back(batch)
 
     def _put_back(self, batch: ProducerBatch) -> None:

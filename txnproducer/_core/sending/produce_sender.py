@@ -210,6 +210,15 @@ class ProduceSender:
             delay_ms = min(delay_ms, self._send_to_node(node_id, queues, now_ms))
         return delay_ms
 
+    def connect_ahead(self, now_ms: int) -> None:
+        """Begin to connect to the brokers of batches that a coordinator request keeps waiting.
+
+        (Java connects when the data may go, so that a first transaction waits for both in turn.)
+        """
+        leaders = {self._metadata.leader_of(place)[0] for place in self._accumulator.active}
+        for node_id in sorted(leaders & self._metadata.nodes.keys()):
+            self._client.is_ready(ConnectionId(node_id), now_ms)
+
     def _send_to_node(self, node_id: int, queues: Sequence[PartitionQueue], now_ms: int) -> int:
         connection = ConnectionId(node_id)
         if not self._client.is_ready(connection, now_ms):

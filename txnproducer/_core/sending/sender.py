@@ -10,7 +10,8 @@ The order, with a transaction manager:
     3  after an authorization error that `init_transactions` can repair, the producer goes back to
        its beginning
     4  an idempotent producer makes a due epoch bump, or asks for its first producer id
-    5  if a coordinator request is on the wire, or one can be sent, no data goes in this step
+    5  if a coordinator request is on the wire, or one can be sent, no data goes in this step, but
+       the brokers of waiting batches are connected to
     6  otherwise data is sent
 
 Rules:
@@ -105,6 +106,8 @@ class Sender:
             delay_ms = self._step_transactions(self._transactions, self._coordinators, now_ms)
         if delay_ms is None:
             delay_ms = self._producing.step(now_ms)
+        else:
+            self._producing.connect_ahead(now_ms)
         # A batch may expire before anything else wakes the sender.
         return min(delay_ms, max(0, next_expiry_ms - now_ms))
 
