@@ -36,21 +36,6 @@ EQUIVALENT: Mapping[str, str] = {
 
 # By mutant: the reason why no seed finds it, where the page's general ones do not say it.
 NO_SEED: Mapping[str, str] = {
-    "interrupted-close-forces-the-end": (
-        "closes are interrupted, but no check asks whether the end that follows is forced: a"
-        " transaction that it leaves open may be aborted at its time-out"
-    ),
-    "finalizer-on-the-loop-ends-by-force": (
-        "a service that drops its producer makes the finalizer's call itself, and on its own"
-        " thread: the garbage collector never runs on the loop's"
-    ),
-    "one-cut-connection-hears-the-verdict": (
-        "every listener speaks the protocol of its clients, so no question ends in a verdict"
-    ),
-    "brokers-never-leave": (
-        "a broker that stops comes back under its number and its name, and no check counts the"
-        " attempts to connect to one that is down"
-    ),
     "login-without-an-end": (
         "logins are by PLAIN and SCRAM, which end by themselves; only a token's may go on for ever"
     ),

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txnproducer._wire.kept_threads import NAME
+from txnproducer.sim.stack.broker_watch import BrokerWatch
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.sockets import VirtualSocket
+from txnproducer.sim.stack.verdict_watch import VerdictWatch
 
 __all__ = ["ClientWatch"]
 
@@ -67,6 +69,8 @@ class ClientWatch:
 
     Attributes:
         logins: of the producer.
+        brokers: judges to which it connects; None for no judge.
+        verdicts: judges the verdicts on its connections; None for no judge.
         is_first_contact: whether the producer waits for its first answer in a call.
         is_ending: returns whether the producer ends its connections.
     """
@@ -81,6 +85,8 @@ class ClientWatch:
     ) -> None:
         self._settings = settings
         self.logins = logins
+        self.brokers: BrokerWatch | None = None
+        self.verdicts: VerdictWatch | None = None
         self._violate = violate
         self._is_steady = is_steady
         self._attempts: list[_ConnectAttempt] = []
@@ -89,6 +95,14 @@ class ClientWatch:
         self.is_ending: Callable[[], bool] = lambda: False
 
     # --- attempts to connect --------------------------------------------------------------------
+
+    def looks_up(self, host: str) -> None:
+        """Note the name of a broker to which the producer begins to connect."""
+        self.logins.looks_up(host)
+        if self.brokers is not None:
+            self.brokers.looks_up(host)
+        if self.verdicts is not None:
+            self.verdicts.looks_up(host)
 
     def look_up_begins(self, thread: threading.Thread, now_ms: int) -> None:
         """Note an attempt to connect."""

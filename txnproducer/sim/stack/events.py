@@ -22,6 +22,9 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.sim.stack.baton import NS_PER_S
 from txnproducer.sim.stack.faults import Ending
+from txnproducer.sim.stack.foreign import ForeignListeners
+from txnproducer.sim.stack.leaving import LeavingBroker
+from txnproducer.sim.stack.listeners import ASKS
 from txnproducer.sim.stack.logins import LoginRefusals
 from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
 from txnproducer.sim.stack.world import StackWorld
@@ -107,6 +110,8 @@ class ClusterEvents:
         self._later = {name: world.new_rng(name) for name in LATER_EVENTS}
         self._is_over = False
         self._moves = 0
+        self._leaving = LeavingBroker(world)
+        self._foreign = ForeignListeners(world, self._later[ASKS], self._count)
         world.network.script = _CountedScript(self._count)
         world.network.refusals = LoginRefusals(self._count)
         # Each returns whether it took effect, or False if that shows only later.
@@ -126,12 +131,15 @@ class ClusterEvents:
             "refuse logins of one broker": self._refuse_logins_of_one,
             "jump of the wall clock": self._jump_of_the_wall_clock,
             "move a name": self._move_name,
+            "a broker leaves": self._leaving.leave,
+            ASKS: self._foreign.begin,
         }
 
     def start(self) -> None:
         """Begin."""
         for name in self._world.options.event_s:
             self._plan(name)
+        self._foreign.start()
 
     def heal(self) -> None:
         """End all faults of brokers."""
@@ -140,6 +148,7 @@ class ClusterEvents:
             self._start_broker(node_id)
         # The end of a refusal of logins may still be to come.
         self._world.network.refusals.clear()
+        self._foreign.heal()
 
     def _count(self, name: str) -> None:
         self._world.counts[name] += 1
@@ -179,22 +188,29 @@ class ClusterEvents:
 
     def _start_broker(self, node_id: int) -> None:
         # The end of the faults may have started it before.
-        if not self._world.cluster.is_up(node_id):
+        if not (self._world.cluster.is_up(node_id) or self._leaving.has_left(node_id)):
             self._world.cluster.start_node(node_id, self._now_ms)
 
     def _move_leader(self) -> bool:
         cluster = self._world.cluster
         place = TopicPartition(TOPIC, self._rng.randrange(PARTITIONS))
         old, new = cluster.topology.leaders[place], self._rng.randrange(len(cluster.nodes))
+        if self._leaving.has_left(new):
+            return False
         cluster.move_partition(place, new, self._now_ms)
         return new != old
 
     def _move_coordinator(self) -> bool:
         cluster, rng = self._world.cluster, self._rng
+        kind = rng.choice(tuple(CoordinatorType))
+        number = rng.randrange(cluster.options.coordinator_count)
+        node_id = rng.randrange(len(cluster.nodes))
+        if self._leaving.has_left(node_id):
+            return False
         cluster.move_coordinator(
-            rng.choice(tuple(CoordinatorType)),
-            rng.randrange(cluster.options.coordinator_count),
-            rng.randrange(len(cluster.nodes)),
+            kind,
+            number,
+            node_id,
             self._now_ms,
             # In Kafka the time until a broker learns that another one is the coordinator.
             resigning_ms=500,

@@ -1,7 +1,8 @@
 """The judge of a run of the whole stack: its calls, its logs, its leftovers.
 
-Owns: every check but those of the logs (`judges.log_judge`) and of connections (`client_watch`).
-Must not know: the work of services, the faults.
+Owns: every check but those of the logs (`judges.log_judge`), of connections (`client_watch`,
+`broker_watch`, `verdict_watch`) and of ends by force (`end_watch`). Must not know: the work of
+services, the faults.
 
     crash     no thread of a producer ends with an exception, or logs one that is not a user's;
               a call raises a KafkaError or nothing

@@ -30,11 +30,18 @@ class LoginWatch:
     """Follow the logins of one producer.
 
     Args:
-        hosts: the names of all brokers.
+        hosts: the names of all brokers that a producer can count on.
         coordinators: returns the brokers that coordinate the producer's id and its group now.
+        leaver: a broker that may leave the cluster, and that no producer can count on; or None.
     """
 
-    def __init__(self, hosts: Iterable[str], coordinators: Callable[[], Iterable[int]]) -> None:
+    def __init__(
+        self,
+        hosts: Iterable[str],
+        coordinators: Callable[[], Iterable[int]],
+        leaver: int | None = None,
+    ) -> None:
+        self._leaver = leaver
         self._coordinators = coordinators
         self._untried = set(hosts)
         self._may_be_needed: set[int] = set()
@@ -51,7 +58,7 @@ class LoginWatch:
 
     def answered(self, node_id: int, key: int) -> None:
         """Note an answer, which follows a login that was accepted."""
-        if key in _ON_DATA_CONNECTIONS:
+        if key in _ON_DATA_CONNECTIONS and node_id != self._leaver:
             self._accepting.add(node_id)
 
     def refused(self, node_id: int) -> None:

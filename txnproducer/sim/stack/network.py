@@ -22,6 +22,7 @@ from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 from txnproducer.sim.stack.baton import NS_PER_MS, Baton
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
+from txnproducer.sim.stack.listeners import Listeners
 from txnproducer.sim.stack.logins import ConnectionPasswords, LoginRefusals
 from txnproducer.sim.stack.requests_in_flight import HANDSHAKE_KEYS, RequestsInFlight
 from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
@@ -51,6 +52,7 @@ class VirtualNetwork:
         script: the faults at requests to come.
         users: likewise.
         refusals: of logins.
+        listeners: of which some ask for a login of clients that have none.
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
         connections: how many were made.
@@ -73,6 +75,7 @@ class VirtualNetwork:
         self.script = Script()
         self.users = users
         self.refusals = LoginRefusals(lambda _: None)
+        self.listeners = Listeners(lambda _: None)
         self.on_event = on_event
         self.is_closed = False
         self._latency_ms = latency_ms
@@ -215,7 +218,11 @@ class VirtualLink:
         self._passwords = ConnectionPasswords(passwords, lambda: network.refusals.at(node_id))
         if users is not None:
             users = self._passwords.of(users)
-        self._server = ServerConnection(network.cluster, node_id, network.script, users)
+        foreign = network.listeners.users_at(node_id) if users is None else None
+        self._is_foreign = foreign is not None
+        self._server = ServerConnection(
+            network.cluster, node_id, network.script, users if foreign is None else foreign
+        )
         self._is_deaf = fate.kind is ByteFault.SILENT  # nothing comes back any more
         self._under_way = 0
         self._read = self._written = 0
@@ -260,6 +267,10 @@ class VirtualLink:
             return
         self._end()
         self._is_deaf = True
+        network = self._network
+        # A client may take any end for that of a listener which wants a login.
+        if network.listeners.has_asked_lately(self.node_id, network.baton.now_ms):
+            self._login_is_refused()
         # A half-open one tells the client nothing: only the time-out of a request ends it.
         if ending is Ending.CLOSED:
             self._sock.ended()
@@ -313,6 +324,8 @@ class VirtualLink:
             network.refusals.sent(refused_by, is_renewal=is_renewal)
             self._login_is_refused()
         self._send(answers, now_ms)
+        if self._is_foreign and self._server.is_closed:
+            network.listeners.closes()
         # In order: the answers that were given before arrive before the end of the stream.
         if self._server.is_closed:
             self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
@@ -334,6 +347,8 @@ class VirtualLink:
             self.answered += 1
             slow_ms = fate.delay_ms if fate.kind is ByteFault.SLOW else 0.0
             wait_ms = max(0, answer.due_ms - now_ms) + slow_ms
+            if self._is_foreign and self.answered > 1:
+                wait_ms += self._network.listeners.late_ms  # of the reason for which it closes
             is_nonsense = frame != answer.data
             if slow_ms or is_nonsense:
                 self._fault_takes_effect()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.sim.stack.faults import ByteFault
+from txnproducer.sim.stack.listeners import ASKS
 
 __all__ = [
     "CALL_FAULTS",
@@ -37,6 +38,7 @@ _UNDISTURBED_RATE: Final = 0.2
 _LONG_STALL_S: Final = 0.1
 # The fault at calls that delays others: it holds up the I/O thread.
 _BLOCKS: Final = "callback blocks"
+_LEAVES: Final = "a broker leaves"
 
 # For one connection, look-up or call of a socket.
 _HIGHEST_RATES: Final[Mapping[ByteFault, float]] = dict.fromkeys(ByteFault, 0.3) | {
@@ -103,6 +105,17 @@ class StackOptions:
         """Whether no fault lets the I/O thread stand still between two of its calls."""
         stands = "jump of the clock" in self.event_s or _BLOCKS in self.call_rates
         return not stands and self.longest_stall_s < _LONG_STALL_S
+
+    @property
+    def leaver(self) -> int | None:
+        """The broker that leaves the cluster for good; None if none does.
+
+        No producer has it as a bootstrap address, which a client may try for ever.
+        """
+        count = self.cluster.node_count
+        if _LEAVES not in self.event_s or count == 1:
+            return None
+        return random.Random(f"leaver {self.seed}").randrange(count)  # noqa: S311 - likewise
 
     @classmethod
     def draw(cls, seed: int) -> StackOptions:
@@ -205,6 +218,8 @@ LATER_EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "refuse logins of one broker": (1, 15),
     "jump of the wall clock": (0.5, 15),
     "move a name": (2, 20),
+    _LEAVES: (1, 10),
+    ASKS: (1, 10),
 }
 _LATER_SHARE: Final = 0.15
 _COMPANIONS_SHARE: Final = 0.2

@@ -120,7 +120,7 @@ class VirtualPlatform(Platform):
         if watch is None:
             return _as_found(self._network.look_up(host, port))
         thread = baton.current
-        watch.logins.looks_up(host)
+        watch.looks_up(host)
         watch.look_up_begins(thread, baton.now_ms)
         is_found = False
         try:

@@ -12,6 +12,7 @@ from txnproducer.errors import KafkaTimeoutError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.calls import FORCED_MS, InterruptError, ServiceCalls
 from txnproducer.sim.stack.companion import Companion, Origin, TransactionSpans
+from txnproducer.sim.stack.end_watch import WatchedProducer
 from txnproducer.sim.stack.judge import PROOFS, StackJudge
 from txnproducer.sim.stack.producers import StackProducers
 from txnproducer.sim.stack.work import TransactionWork
@@ -118,12 +119,12 @@ class Service:
         watch.is_first_contact = False
         return error is None
 
-    def _close(self, producer: TransactionalProducer) -> None:
+    def _close(self, producer: WatchedProducer) -> None:
         self._calls.producer = None
         if self._calls.strikes("dropped"):
             # A thread that still used it would keep it.
             self._end_companion()
-            producer._io.orphan()  # noqa: SLF001 - as the finalizer does
+            self._producers.drop(producer)
             return
         timeout = 0.0 if self._calls.strikes("close at once") else None
         limit_ms = self._world.delivery_ms if timeout is None else 0.0

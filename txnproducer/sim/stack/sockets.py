@@ -271,12 +271,16 @@ class VirtualSelector(selectors.BaseSelector):
 
     Args:
         baton: passed on by `select`.
+
+    Attributes:
+        finalizers: of objects that the garbage collector takes on the thread that selects.
     """
 
     def __init__(self, baton: Baton) -> None:
         self._baton = baton
         self._keys: dict[int, selectors.SelectorKey] = {}
         self.is_closed = False
+        self.finalizers: list[Callable[[], None]] = []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """Watch a socket."""
@@ -308,6 +312,9 @@ class VirtualSelector(selectors.BaseSelector):
         """Return the sockets that are ready, after the time-out at the latest."""
         self._baton.may_switch()
         self._baton.wait(lambda: any(map(_events_of, self._keys.values())), timeout)
+        # Here the thread holds no lock, as in most places where the collector may run.
+        while self.finalizers:
+            self.finalizers.pop()()
         return [(key, mask) for key in self._keys.values() if (mask := _events_of(key))]
 
     def close(self) -> None:
