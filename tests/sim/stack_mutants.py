@@ -51,15 +51,6 @@ NO_SEED: Mapping[str, str] = {
         "a broker that stops comes back under its number and its name, and no check counts the"
         " attempts to connect to one that is down"
     ),
-    "login-without-an-end": (
-        "logins are by PLAIN and SCRAM, which end by themselves; only a token's may go on for ever"
-    ),
-    "token-provider-on-the-loop": (
-        "logins are by PLAIN and SCRAM, which take no virtual time: no token provider is called"
-    ),
-    "hung-provider-is-called-again": (
-        "logins are by PLAIN and SCRAM: there is no token provider that could hang"
-    ),
 }
 
 MUTANTS = (

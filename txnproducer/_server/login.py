@@ -75,6 +75,11 @@ class Users:
     session_lifetime_ms: int = 0
     judge_token: Callable[[str], TokenVerdict] | None = None
 
+    @property
+    def have_sessions(self) -> bool:
+        """Whether a login may end before its connection."""
+        return self.session_lifetime_ms > 0 or self.judge_token is not None
+
     def lifetime_ms(self, token_ms: int) -> int:
         """Return how long a login is valid, 0 if it does not end.
 

@@ -9,6 +9,7 @@ run, calls, bytes.
     retries   a client that no broker has answered so far tries again within its back-off
     trusts    no request follows an answer that made no sense
     given up  a connection with a request in flight is closed for a reason
+    endless   a login ends, even if the broker does not end it
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Final
 from txnproducer._wire.kept_threads import NAME
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.sockets import VirtualSocket
+from txnproducer.sim.stack.token_watch import TokenWatch
 
 __all__ = ["ClientWatch"]
 
@@ -31,6 +33,8 @@ _MOMENT_MS: Final = 400
 _GRACE_MS: Final = 50
 # The bytes of a request are under way for a while before the network knows of it.
 _ON_ITS_WAY_MS: Final = 500
+# Kerberos takes four, more than any other mechanism.
+_MOST_LOGIN_MESSAGES: Final = 16
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ class ClientWatch:
 
     Attributes:
         logins: of the producer.
+        tokens: judges the producer's token provider.
         is_first_contact: whether the producer waits for its first answer in a call.
         is_ending: returns whether the producer ends its connections.
     """
@@ -81,6 +86,7 @@ class ClientWatch:
     ) -> None:
         self._settings = settings
         self.logins = logins
+        self.tokens = TokenWatch(violate)
         self._violate = violate
         self._is_steady = is_steady
         self._attempts: list[_ConnectAttempt] = []
@@ -137,6 +143,8 @@ class ClientWatch:
         # While an attempt is under way, there is no pause.
         if None in ends:
             return
+        # Nor does the client try again while a call of its token provider hangs.
+        ends.append(self.tokens.held_until_ms(now_ms))
         pause_ms = now_ms - max(each for each in ends if each is not None)
         # Two counters may double: the connection's, and that of the core's request.
         most_ms = max(
@@ -155,6 +163,11 @@ class ClientWatch:
         return round(_JITTER * min(first_ms << min(times, 20), most_ms))
 
     # --- connections ----------------------------------------------------------------------------
+
+    def logs_in(self, node_id: int, messages: int) -> None:
+        """Judge the number of messages of the last login on a connection."""
+        if messages > _MOST_LOGIN_MESSAGES:
+            self._violate("endless", f"a login at broker {node_id} has {messages} messages")
 
     def sends_after_nonsense(self, node_id: int) -> None:
         """Judge bytes that follow an answer without sense, which the client has read."""

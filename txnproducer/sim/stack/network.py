@@ -25,6 +25,7 @@ from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults
 from txnproducer.sim.stack.logins import ConnectionPasswords, LoginRefusals
 from txnproducer.sim.stack.requests_in_flight import HANDSHAKE_KEYS, RequestsInFlight
 from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
+from txnproducer.sim.stack.tokens import ConnectionTokens
 
 __all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
 
@@ -121,7 +122,7 @@ class VirtualNetwork:
 
     def _connect(self, sock: VirtualSocket, address: Any) -> None:
         users = self.users
-        fate = self.faults.draw(has_sessions=users is not None and users.session_lifetime_ms > 0)
+        fate = self.faults.draw(has_sessions=users is not None and users.have_sessions)
         if fate.kind in (ByteFault.NO_CONNECT, ByteFault.SLOW_CONNECT):
             self.faults.takes_effect(fate.kind)
         if fate.kind is ByteFault.NO_CONNECT or tuple(address[:2]) == DEAD_ADDRESS:
@@ -211,10 +212,9 @@ class VirtualLink:
         self._network = network
         self._sock = sock
         users = network.users
-        passwords = {} if users is None else users.passwords
-        self._passwords = ConnectionPasswords(passwords, lambda: network.refusals.at(node_id))
+        self._logins = _logins(users, partial(network.refusals.at, node_id))
         if users is not None:
-            users = self._passwords.of(users)
+            users = self._logins.of(users)
         self._server = ServerConnection(network.cluster, node_id, network.script, users)
         self._is_deaf = fate.kind is ByteFault.SILENT  # nothing comes back any more
         self._under_way = 0
@@ -232,6 +232,8 @@ class VirtualLink:
         """Carry bytes to the server."""
         watch = self._sock.watch
         self._asked.sent(data, self._network.baton.now_ms)
+        if watch is not None:
+            watch.logs_in(self.node_id, self._asked.login_messages)
         # While bytes are unread, the client may not have seen the nonsense.
         if watch is not None and self._has_sent_nonsense and not self._sock.has_unread:
             watch.sends_after_nonsense(self.node_id)
@@ -307,10 +309,13 @@ class VirtualLink:
             self._sock.watch.asks()
         answers = self._server.receive(data, now_ms)
         # A refusal is the last answer. A broker that hangs up during a login sends none.
-        refused_by = self._passwords.refused_by
-        if answers and self._server.is_closed and refused_by is not None:
-            is_renewal = self._asked.is_of_renewal(self.answered + len(answers) - 1)
-            network.refusals.sent(refused_by, is_renewal=is_renewal)
+        is_last, asks_on = self._server.is_closed, self._logins.asks_on
+        refused_by = self._logins.refused_by
+        if answers and (is_last or asks_on) and refused_by is not None:
+            if is_last or self._asked.login_messages == 1:
+                is_renewal = self._asked.is_of_renewal(self.answered + len(answers) - 1)
+                network.refusals.sent(refused_by, is_renewal=is_renewal)
+            # With each message, since the client decides after which one it gives up.
             self._login_is_refused()
         self._send(answers, now_ms)
         # In order: the answers that were given before arrive before the end of the stream.
@@ -365,3 +370,12 @@ class VirtualLink:
         if watch is not None and key is not None and is_of_the_core:
             watch.answered(self.node_id, key)
         self._sock.arrived(data)
+
+
+def _logins(
+    users: Users | None, event: Callable[[], str | None]
+) -> ConnectionPasswords | ConnectionTokens:
+    """Return the users of one connection as its broker knows them."""
+    if users is not None and users.judge_token is not None:
+        return ConnectionTokens(users.judge_token, event)
+    return ConnectionPasswords({} if users is None else users.passwords, event)

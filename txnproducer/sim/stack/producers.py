@@ -16,6 +16,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.options import group_of
+from txnproducer.sim.stack.token_provider import ServiceTokens
 from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["StackProducers"]
@@ -31,6 +32,8 @@ class StackProducers:
     def __init__(self, world: StackWorld) -> None:
         self._world = world
         self._watches: dict[TransactionalProducer, ClientWatch] = {}
+        # Of all token providers, since each would have the same faults otherwise.
+        self._rng = world.new_rng("token provider")
 
     @property
     def count(self) -> int:
@@ -41,26 +44,35 @@ class StackProducers:
         """Make a producer."""
         world = self._world
         settings: dict[str, Any] = dict(world.options.settings)
-        if world.options.users:
-            settings |= {
-                "security_protocol": "SASL_PLAINTEXT",
-                "sasl_mechanism": world.options.mechanism,
-                "sasl_plain_username": "user",
-                "sasl_plain_password": "secret",
-            }
         addresses = [f"{node.host}:{node.port}" for node in world.cluster.nodes.values()]
         is_steady = world.options.is_loop_steady
         hosts = [node.host for node in world.cluster.nodes.values()]
         logins = LoginWatch(hosts, partial(self._coordinators, transactional_id))
         watch = ClientWatch(settings, logins, world.history.violate, is_steady=is_steady)
+        if world.options.users:
+            settings |= self._login(watch)
         # A class of its own, since a constructor starts threads that ask for its platform.
         own = {"_platform": world.new_platform(watch)}
         kind = type("TransactionalProducer", (TransactionalProducer,), own)
         producer: TransactionalProducer = kind(addresses, transactional_id, **settings)
         client: Any = producer._io._client  # noqa: SLF001 - the judge looks inside
         watch.is_ending = lambda: client._is_closed  # noqa: SLF001
+        # A closed client has none, but an attempt that it has given up may be about to log in.
+        watch.tokens.connections = lambda: 0 if client._is_closed else len(client._links)  # noqa: SLF001
         self._watches[producer] = watch
         return producer
+
+    def _login(self, watch: ClientWatch) -> dict[str, Any]:
+        """Return the settings of a login."""
+        world = self._world
+        login: dict[str, Any] = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": world.options.mechanism,
+        }
+        if world.options.tokens is not None:
+            provider = ServiceTokens(world, world.options.tokens, watch.tokens, self._rng)
+            return login | {"sasl_oauth_token_provider": provider}
+        return login | {"sasl_plain_username": "user", "sasl_plain_password": "secret"}
 
     def _coordinators(self, transactional_id: str) -> tuple[int, int]:
         """Return the brokers that coordinate an id, and the group of its service, now."""
