@@ -13,7 +13,9 @@ from txnproducer._server.login import TokenVerdict, Users
 from txnproducer._wire import handshake
 from txnproducer._wire.kept_threads import NAME
 from txnproducer.sim.stack.client_watch import ClientWatch
+from txnproducer.sim.stack.faults import ConnectionFaults, Ending
 from txnproducer.sim.stack.login_watch import LoginWatch
+from txnproducer.sim.stack.network import VirtualLink
 from txnproducer.sim.stack.options import StackOptions
 from txnproducer.sim.stack.requests_in_flight import RequestsInFlight
 from txnproducer.sim.stack.run import StackResult, StackRun
@@ -91,6 +93,28 @@ def test_a_fault_of_a_token_disturbs_a_run():
     calm = next(each for each in map(StackOptions.draw, range(100)) if each.is_calm)
     assert replace(calm, tokens=TokenOptions(20, 500, {}, {})).is_calm
     assert not replace(calm, tokens=TokenOptions(20, 500, {HANGS: 0.1}, {})).is_undisturbed
+
+
+@in_python
+@pytest.mark.parametrize(
+    ("ending", "after_ms", "is_calm"),
+    [
+        (Ending.RESET, 10_000, True),
+        (Ending.RESET, 9_999, False),
+        (Ending.HALF_OPEN, 49_999, False),
+        (Ending.HALF_OPEN, 50_000, True),
+    ],
+)
+def test_a_renewal_on_a_half_open_connection_has_half_a_minute(ending, after_ms, is_calm):
+    options = next(each for each in map(StackOptions.draw, range(100)) if each.session_ms)
+    run = StackRun(options)
+    baton, network = run.world.baton, run.world.network
+    sock = network.new_socket()
+    address = next((node.host, node.port) for node in run.world.cluster.nodes.values())
+    VirtualLink(network, sock, network._nodes[address], ConnectionFaults()).cut(ending)
+    run.world.heal()
+    baton.now_ns += after_ms * 1_000_000
+    assert run.judge.begun().is_calm is is_calm
 
 
 # --- the tokens ---------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ __all__ = ["ClientWatch"]
 # The factor of a back-off's jitter, and the time that threads may stand still in the meantime.
 _JITTER: Final = 1.2
 _MOMENT_MS: Final = 400
+# Twenty doublings exceed every limit. More would only make the number longer.
+_MANY: Final = 20
 # A look-up cannot be ended. So long after the attempt's deadline the client goes on without it.
 _GRACE_MS: Final = 50
 # The bytes of a request are under way for a while before the network knows of it.
@@ -143,8 +145,11 @@ class ClientWatch:
         # While an attempt is under way, there is no pause.
         if None in ends:
             return
-        # Nor does the client try again while a call of its token provider hangs.
-        ends.append(self.tokens.held_until_ms(now_ms))
+        # Nor does the client try again while a call of its token provider hangs. It counts the
+        # attempts that it does not make meanwhile.
+        held_until_ms = self.tokens.held_until_ms(now_ms)
+        ends.append(held_until_ms)
+        count = _MANY if held_until_ms else count
         pause_ms = now_ms - max(each for each in ends if each is not None)
         # Two counters may double: the connection's, and that of the core's request.
         most_ms = max(
@@ -159,8 +164,7 @@ class ClientWatch:
     def _longest_ms(self, setting: str, times: int) -> int:
         first_ms: int = self._settings[f"{setting}_ms"]
         most_ms: int = self._settings[f"{setting}_max_ms"]
-        # Twenty doublings exceed every limit. More would only make the number longer.
-        return round(_JITTER * min(first_ms << min(times, 20), most_ms))
+        return round(_JITTER * min(first_ms << min(times, _MANY), most_ms))
 
     # --- connections ----------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class VirtualNetwork:
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
         connections: how many were made.
+        half_open_ms: when the last one ended without a word to the client; 0 if none did.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class VirtualNetwork:
         # By name and port. At first a name is its own address.
         self._addresses = {(n.host, n.port): (n.host, n.port) for n in cluster.nodes.values()}
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
-        self.connections = 0
+        self.connections = self.half_open_ms = 0
         self._links: list[VirtualLink] = []
         self._sockets: list[VirtualSocket] = []
 
@@ -267,6 +268,8 @@ class VirtualLink:
             self._sock.ended()
         elif ending is Ending.RESET:
             self._sock.failed(ConnectionResetError(104, "Connection reset by peer"))
+        else:
+            self._network.half_open_ms = self._network.baton.now_ms
 
     def _end(self) -> None:
         self.is_alive = False

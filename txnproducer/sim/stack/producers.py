@@ -16,6 +16,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.sim.stack.client_watch import ClientWatch
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.options import group_of
+from txnproducer.sim.stack.platform import VirtualPlatform
 from txnproducer.sim.stack.token_provider import ServiceTokens
 from txnproducer.sim.stack.world import StackWorld
 
@@ -57,8 +58,7 @@ class StackProducers:
         producer: TransactionalProducer = kind(addresses, transactional_id, **settings)
         client: Any = producer._io._client  # noqa: SLF001 - the judge looks inside
         watch.is_ending = lambda: client._is_closed  # noqa: SLF001
-        # A closed client has none, but an attempt that it has given up may be about to log in.
-        watch.tokens.connections = lambda: 0 if client._is_closed else len(client._links)  # noqa: SLF001
+        watch.tokens.connections = partial(_connections, client, own["_platform"])
         self._watches[producer] = watch
         return producer
 
@@ -90,6 +90,16 @@ class StackProducers:
         """Let neither a finalizer nor the interpreter's exit wait for a producer of the run."""
         for producer in self._watches:
             _forget(producer)
+
+
+def _connections(client: Any, platform: VirtualPlatform) -> int:
+    """Return how many connections of a client may log in, 0 if that is not known."""
+    # An attempt that a closed client has given up may be about to log in.
+    if client._is_closed:  # noqa: SLF001 - the judge looks inside
+        return 0
+    # The question for an outcome has a client of its own, and one connection to each broker.
+    questions = len(platform.selectors) - 1
+    return len(client._links) * (1 + questions)  # noqa: SLF001
 
 
 def _forget(producer: TransactionalProducer) -> None:

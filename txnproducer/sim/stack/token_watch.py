@@ -54,5 +54,5 @@ class TokenWatch:
         self._ended_ms = now_ms
 
     def held_until_ms(self, now_ms: int) -> int:
-        """Return until when a call may have kept the client from another attempt to connect."""
+        """Return until when a call may have kept the client from connecting, 0 for no call."""
         return now_ms if self._began_ms else self._ended_ms
