@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.server.bench import Bench, init_request
-from txnproducer._server.login import Users
+from txnproducer._server.login import TokenVerdict, Users
 from txnproducer._wire import kafka_python as kp
 from txnproducer.errors import ErrorCode
 
@@ -105,6 +105,81 @@ def test_after_the_end_of_its_session_a_connection_needs_another_login():
     bench.now_ms += 1
     assert bench.send(bench.bytes_of(init_request(), 5)) == []
     assert bench.connection.is_closed
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def users_of_tokens(session_ms: int = 0, **verdicts: TokenVerdict) -> Users:
+    return Users({}, ("OAUTHBEARER",), session_ms, verdicts.__getitem__)
+
+
+def first_message(token: str, extensions: str = "") -> bytes:
+    return f"n,,\x01auth=Bearer {token}{extensions}\x01\x01".encode()
+
+
+@pytest.mark.parametrize("extensions", ["", "\x01traceId=7"])
+def test_a_valid_token_is_let_in_by_one_message(extensions):
+    bench = Bench(users_of_tokens(good=TokenVerdict(is_valid=True)))
+    shake_hands(bench, "OAUTHBEARER")
+    answer = authenticate(bench, first_message("good", extensions))
+    assert (answer.error_code, answer.auth_bytes) == (ErrorCode.NONE, b"")
+    assert bench.ask(init_request(), 5).error_code == ErrorCode.NONE
+
+
+def test_an_invalid_token_is_refused_once_the_client_has_acknowledged_the_reason():
+    """RFC 7628: the broker says why in a message, and the login ends with the client's answer."""
+    bench = Bench(users_of_tokens(bad=TokenVerdict(is_valid=False)))
+    shake_hands(bench, "OAUTHBEARER")
+    answer = authenticate(bench, first_message("bad"))
+    assert (answer.error_code, answer.auth_bytes) == (0, b'{"status":"invalid_token"}')
+    assert not bench.connection.is_closed
+    answer = authenticate(bench, b"\x01")
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert answer.error_message == '{"status":"invalid_token"}'
+    assert bench.connection.is_closed
+
+
+def test_without_a_judge_no_token_is_valid():
+    bench = Bench(Users({}, ("OAUTHBEARER",)))
+    shake_hands(bench, "OAUTHBEARER")
+    assert authenticate(bench, first_message("any")).auth_bytes == b'{"status":"invalid_token"}'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"n,,\x01auth=Bearer x"],
+)
+def test_a_first_message_without_a_token_is_refused(message):
+    bench = Bench(users_of_tokens())
+    shake_hands(bench, "OAUTHBEARER")
+    assert authenticate(bench, message).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "token_ms", "lifetime_ms"),
+    [(0, 0, 0), (1_000, 0, 1_000), (0, 500, 500), (1_000, 500, 500), (400, 500, 400)],
+)
+def test_a_session_ends_with_its_token_or_before(session_ms, token_ms, lifetime_ms):
+    """KIP-368."""
+    verdict = TokenVerdict(is_valid=True, lifetime_ms=token_ms)
+    bench = Bench(users_of_tokens(session_ms, good=verdict))
+    shake_hands(bench, "OAUTHBEARER")
+    assert authenticate(bench, first_message("good")).session_lifetime_ms == lifetime_ms
+    bench.now_ms += lifetime_ms
+    data = bench.bytes_of(init_request(), 5)
+    assert bool(bench.send(data)) is (lifetime_ms == 0)
+
+
+def test_a_hostile_broker_asks_on_and_on():
+    bench = Bench(users_of_tokens(good=TokenVerdict(is_valid=True, ends_login=False)))
+    shake_hands(bench, "OAUTHBEARER")
+    answers = [authenticate(bench, first_message("good"))]
+    answers += [authenticate(bench, b"\x01") for _ in range(100)]
+    assert {(each.error_code, each.auth_bytes) for each in answers} == {
+        (0, b'{"status":"invalid_token"}')
+    }
+    assert bench.send(bench.bytes_of(init_request(), 5)) == []
 
 
 def test_no_repr_shows_a_password():

@@ -34,19 +34,6 @@ EQUIVALENT: Mapping[str, str] = {
     ),
 }
 
-# By mutant: the reason why no seed finds it, where the page's general ones do not say it.
-NO_SEED: Mapping[str, str] = {
-    "login-without-an-end": (
-        "logins are by PLAIN and SCRAM, which end by themselves; only a token's may go on for ever"
-    ),
-    "token-provider-on-the-loop": (
-        "logins are by PLAIN and SCRAM, which take no virtual time: no token provider is called"
-    ),
-    "hung-provider-is-called-again": (
-        "logins are by PLAIN and SCRAM: there is no token provider that could hang"
-    ),
-}
-
 MUTANTS = (
     # --- calls in delivery callbacks -----------------------------------------------------------
     Mutant(

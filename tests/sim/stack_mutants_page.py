@@ -14,7 +14,7 @@ from typing import Any
 from tests.sim.mutants import Mutant
 from tests.sim.mutation import STACK_DRAWN, drawn_mutants
 from tests.sim.simulator_page import replaced
-from tests.sim.stack_mutants import EQUIVALENT, FEARED, MUTANTS, NO_SEED
+from tests.sim.stack_mutants import EQUIVALENT, FEARED, MUTANTS
 from tests.sim.stack_mutation import known
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "stack-mutants.md"
@@ -43,17 +43,11 @@ def left_out_list() -> str:
     return "\n".join(f"- {name}: {reason}" for name, reason in EQUIVALENT.items())
 
 
-def no_seed_list() -> str:
-    """Return the mutants that only a test finds, with the reasons."""
-    return "\n".join(f"- {name}: {reason}" for name, reason in NO_SEED.items())
-
-
 def parts() -> dict[str, str]:
     """Return the generated parts of the page."""
     results = known()
     return {
         "mends": mutant_table(MUTANTS, results),
-        "no seed": no_seed_list(),
         "feared": mutant_table(FEARED, results),
         "drawn": mutant_table(drawn_mutants(STACK_DRAWN), results),
         "left out": left_out_list(),

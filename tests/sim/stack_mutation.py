@@ -80,6 +80,7 @@ def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, Any
         kinds |= {"login"} if options.session_ms else set()
         kinds |= {"companions"} if options.has_companions else set()
         kinds |= {options.mechanism} if options.users else set()
+        kinds |= set() if options.tokens is None else {*options.tokens.rates}
         if not kinds.issuperset(kind.split(",") if kind else ()):
             continue
         _limit(seed)

@@ -133,6 +133,7 @@ def test_each_kind_of_fault_is_drawn():
         options = StackOptions.draw(seed)
         drawn.update(kind.value for kind in options.byte_rates)
         drawn.update(options.call_rates.keys() | options.event_s.keys())
+        drawn.update(() if options.tokens is None else options.tokens.rates)
         drawn["none"] += options.is_calm
     assert set(KINDS) | {"none"} == set(drawn)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.sim.mutation import PACKAGE, STACK_DRAWN, drawn_mutants, mutated
 from tests.sim.simulator_page import replaced
-from tests.sim.stack_mutants import EQUIVALENT, FEARED, MUTANTS, NO_SEED
+from tests.sim.stack_mutants import EQUIVALENT, FEARED, MUTANTS
 from tests.sim.stack_mutants_page import PAGE, parts
 from tests.sim.stack_mutation import MOST_SEEDS, all_mutants, ask, is_found_by_test, known
 
@@ -74,10 +74,6 @@ def test_a_mutants_place_is_in_the_code(name):
 
 def test_no_mutant_is_one_that_changes_nothing():
     assert not EQUIVALENT.keys() & ALL.keys()
-
-
-def test_a_mutant_with_a_reason_why_no_seed_finds_it_is_found_by_a_test():
-    assert [name for name in NO_SEED if "test" not in KNOWN[name]] == []
 
 
 def test_the_page_has_the_tables():

@@ -325,20 +325,20 @@ class ServerConnection:
             )
         try:
             token = self._login.answer(asked.auth_bytes)
-        except LoginFailedError:
+        except LoginFailedError as error:
             self._is_logged_in = False
             self.is_closed = True  # once the refusal is sent
             return s.SaslAuthenticateResponse(
                 version=asked.version,
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-                error_message="Authentication failed: Invalid username or password",
+                error_message=str(error),
             )
         lifetime_ms = 0
         if self._login.is_done:
             self._is_logged_in = True
-            self._login = None
             # Until then the client has to log in again, on the same connection (KIP-368).
-            lifetime_ms = self._users.session_lifetime_ms
+            lifetime_ms = self._users.lifetime_ms(self._login.lifetime_ms)
+            self._login = None
             self._session_end_ms = now_ms + lifetime_ms if lifetime_ms else None
         return s.SaslAuthenticateResponse(
             version=asked.version, auth_bytes=token, session_lifetime_ms=lifetime_ms

@@ -1,6 +1,7 @@
-"""The server's side of a SASL login: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677).
+"""The server's side of a SASL login: PLAIN (RFC 4616), SCRAM (RFC 5802, 7677), and OAUTHBEARER.
 
-Owns: the users, the exchanges of the two mechanisms. Must not know: Kafka's requests.
+Owns: the users, the exchanges of the three mechanisms. Must not know: Kafka's requests, what a
+token contains.
 
 Rule: an exchange that fails says only that the login failed, as a broker does. The reason would
 help an attacker.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
@@ -23,8 +25,38 @@ _SALT_BYTES: Final = 16
 _HASHES: Final = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
 
 
+# RFC 7628, without the name of another user, which the model would not use. The broker's answer to
+# a token that is not valid, and the client's answer to that.
+_FIRST_OF_OAUTH: Final = re.compile(rb"n,(?:a=[^,]*)?,\x01((?:[A-Za-z]+=[^\x01]*\x01)*)\x01")
+_INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
+
+
 class LoginFailedError(Exception):
-    """The login is refused."""
+    """The login is refused.
+
+    Args:
+        reason: that the client gets.
+    """
+
+    def __init__(
+        self, reason: str = "Authentication failed: Invalid username or password"
+    ) -> None:
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVerdict:
+    """The broker's opinion of a token.
+
+    Attributes:
+        is_valid: whether it is let in.
+        lifetime_ms: how long it is valid from now on, 0 if it does not end.
+        ends_login: False for a broker that asks for one more message each time, as none should.
+    """
+
+    is_valid: bool
+    lifetime_ms: int = 0
+    ends_login: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +67,27 @@ class Users:
         passwords: by name.
         mechanisms: that the listener offers.
         session_lifetime_ms: how long a login is valid, 0 if it does not end.
+        judge_token: judges the tokens of OAUTHBEARER; None if no token is valid.
     """
 
     passwords: Mapping[str, str] = field(repr=False)
     mechanisms: tuple[str, ...] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
     session_lifetime_ms: int = 0
+    judge_token: Callable[[str], TokenVerdict] | None = None
+
+    @property
+    def have_sessions(self) -> bool:
+        """Whether a login may end before its connection."""
+        return self.session_lifetime_ms > 0 or self.judge_token is not None
+
+    def lifetime_ms(self, token_ms: int) -> int:
+        """Return how long a login is valid, 0 if it does not end.
+
+        Args:
+            token_ms: how long its token is valid, 0 for a login without a token's end.
+        """
+        # The earlier one of both ends (KIP-368).
+        return min(filter(None, (self.session_lifetime_ms, token_ms)), default=0)
 
 
 class LoginExchange(Protocol):
@@ -48,6 +96,11 @@ class LoginExchange(Protocol):
     @property
     def is_done(self) -> bool:
         """Whether the user is logged in."""
+        ...
+
+    @property
+    def lifetime_ms(self) -> int:
+        """The time in ms for which the proof is valid, 0 if it does not end."""
         ...
 
     def answer(self, message: bytes) -> bytes:
@@ -65,6 +118,8 @@ def new_exchange(mechanism: str, users: Users) -> LoginExchange | None:
 
 
 class _Plain:
+    lifetime_ms = 0
+
     def __init__(self, users: Users) -> None:
         self._users = users
         self.is_done = False
@@ -84,6 +139,8 @@ class _Plain:
 
 
 class _Scram:
+    lifetime_ms = 0
+
     def __init__(self, users: Users, hash_name: str) -> None:
         self._users = users
         self._hash = hash_name
@@ -140,6 +197,37 @@ class _Scram:
         return hmac.new(key, data, self._hash).digest()
 
 
+class _OAuthBearer:
+    def __init__(self, users: Users) -> None:
+        self._judge = users.judge_token
+        self._verdict: TokenVerdict | None = None
+        self.is_done = False
+        self.lifetime_ms = 0
+
+    def answer(self, message: bytes) -> bytes:
+        if self._verdict is None:
+            self._verdict = self._judged(message)
+        elif self._verdict.ends_login:
+            # The client has seen that its token is not valid, and its answer ends the login.
+            raise LoginFailedError(_INVALID_TOKEN.decode())
+        if not (self._verdict.is_valid and self._verdict.ends_login):
+            return _INVALID_TOKEN
+        self.is_done = True
+        self.lifetime_ms = self._verdict.lifetime_ms
+        return b""
+
+    def _judged(self, message: bytes) -> TokenVerdict:
+        first = _FIRST_OF_OAUTH.fullmatch(message)
+        pairs = [] if first is None else first[1].split(b"\x01")[:-1]
+        values = dict(pair.split(b"=", 1) for pair in pairs)
+        scheme, _, token = values.get(b"auth", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise LoginFailedError("Invalid OAUTHBEARER client first message")
+        if self._judge is None:
+            return TokenVerdict(is_valid=False)
+        return self._judge(token.decode(errors="replace"))
+
+
 def _fields(text: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in text.split(","))
 
@@ -149,5 +237,6 @@ _MECHANISMS: Final[Mapping[str, Callable[[Users], LoginExchange]]] = MappingProx
         "PLAIN": _Plain,
         "SCRAM-SHA-256": lambda users: _Scram(users, _HASHES["SCRAM-SHA-256"]),
         "SCRAM-SHA-512": lambda users: _Scram(users, _HASHES["SCRAM-SHA-512"]),
+        "OAUTHBEARER": _OAuthBearer,
     }
 )

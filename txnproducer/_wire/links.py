@@ -96,15 +96,19 @@ class WireLink:
         if step is not None:
             self.hung.append(step)
 
+    def hanging_steps(self) -> list[ExchangeStep]:
+        """Return the steps of logins that were given up and have not returned."""
+        # Steps that have returned meanwhile do not count any more.
+        self.hung = [step for step in self.hung if not step.is_over]
+        return self.hung
+
     def hung_for_ms(self, now_ms: int) -> int:
         """Return for how long a step has not returned, or 0 if another login may be tried.
 
         Another login may be tried after half a minute: the first may wait for a lost connection.
         Each further one takes twice as long, so that few threads hang.
         """
-        # Steps that have returned meanwhile do not count any more.
-        self.hung = [step for step in self.hung if not step.is_over]
-        if not self.hung:
+        if not self.hanging_steps():
             return 0
         hung_ms = now_ms - self.hung[-1].began_ms
         return hung_ms if hung_ms < doubled(_HUNG_MS, NEVER_MS, len(self.hung) - 1) else 0

@@ -527,9 +527,15 @@ class NetworkClient:
             return
         if link.connector is not None:
             link.connector.abandon()
+            link.give_up_step(link.connector.step)
             self._report_end(connection_id, None)  # no failure of the address
         if link.connection is not None:
+            link.give_up_step(link.connection.login_step)
             self._end(link, link.connection, error, self._clock_ms())
+        # The thread of a login outlives them, and may hang in the token provider: the next attempt
+        # must not call that once more.
+        if link.hanging_steps():
+            self._links[connection_id] = WireLink(hung=link.hung)
 
     def _end(
         self, link: WireLink, connection: Connection, error: KafkaError | None, now_ms: int

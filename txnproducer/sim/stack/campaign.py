@@ -21,6 +21,7 @@ from txnproducer.sim.stack.options import (
     LATER_EVENTS,
 )
 from txnproducer.sim.stack.run import run_stack_seed
+from txnproducer.sim.stack.token_options import TOKEN_EVENTS, TOKEN_FAULTS
 
 __all__ = ["KINDS", "run_stack_seeds", "stack_fingerprint"]
 
@@ -31,6 +32,8 @@ KINDS: Final = (
     *EVENTS,
     *LATER_CALL_FAULTS,
     *LATER_EVENTS,
+    *TOKEN_FAULTS,
+    *TOKEN_EVENTS,
 )
 # Beside the sources of the core's campaign.
 _SOURCES: Final = (

@@ -9,6 +9,7 @@ run, calls, bytes.
     retries   a client that no broker has answered so far tries again within its back-off
     trusts    no request follows an answer that made no sense
     given up  a connection with a request in flight is closed for a reason
+    endless   a login ends, even if the broker does not end it
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from txnproducer._wire.kept_threads import NAME
 from txnproducer.sim.stack.broker_watch import BrokerWatch
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.sockets import VirtualSocket
+from txnproducer.sim.stack.token_watch import TokenWatch
 from txnproducer.sim.stack.verdict_watch import VerdictWatch
 
 __all__ = ["ClientWatch"]
@@ -29,10 +31,14 @@ __all__ = ["ClientWatch"]
 # The factor of a back-off's jitter, and the time that threads may stand still in the meantime.
 _JITTER: Final = 1.2
 _MOMENT_MS: Final = 400
+# Twenty doublings exceed every limit. More would only make the number longer.
+_MANY: Final = 20
 # A look-up cannot be ended. So long after the attempt's deadline the client goes on without it.
 _GRACE_MS: Final = 50
 # The bytes of a request are under way for a while before the network knows of it.
 _ON_ITS_WAY_MS: Final = 500
+# Kerberos takes four, more than any other mechanism.
+_MOST_LOGIN_MESSAGES: Final = 16
 
 
 @dataclass(slots=True)
@@ -71,6 +77,7 @@ class ClientWatch:
         logins: of the producer.
         brokers: judges to which it connects; None for no judge.
         verdicts: judges the verdicts on its connections; None for no judge.
+        tokens: judges the producer's token provider.
         is_first_contact: whether the producer waits for its first answer in a call.
         is_ending: returns whether the producer ends its connections.
     """
@@ -87,6 +94,7 @@ class ClientWatch:
         self.logins = logins
         self.brokers: BrokerWatch | None = None
         self.verdicts: VerdictWatch | None = None
+        self.tokens = TokenWatch(violate)
         self._violate = violate
         self._is_steady = is_steady
         self._attempts: list[_ConnectAttempt] = []
@@ -151,6 +159,11 @@ class ClientWatch:
         # While an attempt is under way, there is no pause.
         if None in ends:
             return
+        # Nor does the client try again while a call of its token provider hangs. It counts the
+        # attempts that it does not make meanwhile.
+        held_until_ms = self.tokens.held_until_ms(now_ms)
+        ends.append(held_until_ms)
+        count = _MANY if held_until_ms else count
         pause_ms = now_ms - max(each for each in ends if each is not None)
         # Two counters may double: the connection's, and that of the core's request.
         most_ms = max(
@@ -165,10 +178,14 @@ class ClientWatch:
     def _longest_ms(self, setting: str, times: int) -> int:
         first_ms: int = self._settings[f"{setting}_ms"]
         most_ms: int = self._settings[f"{setting}_max_ms"]
-        # Twenty doublings exceed every limit. More would only make the number longer.
-        return round(_JITTER * min(first_ms << min(times, 20), most_ms))
+        return round(_JITTER * min(first_ms << min(times, _MANY), most_ms))
 
     # --- connections ----------------------------------------------------------------------------
+
+    def logs_in(self, node_id: int, messages: int) -> None:
+        """Judge the number of messages of the last login on a connection."""
+        if messages > _MOST_LOGIN_MESSAGES:
+            self._violate("endless", f"a login at broker {node_id} has {messages} messages")
 
     def sends_after_nonsense(self, node_id: int) -> None:
         """Judge bytes that follow an answer without sense, which the client has read."""

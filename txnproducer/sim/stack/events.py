@@ -27,6 +27,7 @@ from txnproducer.sim.stack.leaving import LeavingBroker
 from txnproducer.sim.stack.listeners import ASKS
 from txnproducer.sim.stack.logins import LoginRefusals
 from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
+from txnproducer.sim.stack.token_options import ENDLESS, TOKEN_EVENTS
 from txnproducer.sim.stack.world import StackWorld
 
 __all__ = ["ClusterEvents", "Processes"]
@@ -107,7 +108,7 @@ class ClusterEvents:
         self._processes = processes
         self._rng = rng
         # Of their own, so that these do not shift the draws of the others.
-        self._later = {name: world.new_rng(name) for name in LATER_EVENTS}
+        self._later = {name: world.new_rng(name) for name in (*LATER_EVENTS, *TOKEN_EVENTS)}
         self._is_over = False
         self._moves = 0
         self._leaving = LeavingBroker(world)
@@ -128,7 +129,11 @@ class ClusterEvents:
             "kill a process": self._kill,
             "jump of the clock": self._jump,
             "refuse logins": self._refuse_logins,
-            "refuse logins of one broker": self._refuse_logins_of_one,
+            "refuse logins of one broker": partial(
+                self._refuse_logins_of_one, "refuse logins of one broker"
+            ),
+            # Of one broker as well: it only refuses in another way.
+            ENDLESS: partial(self._refuse_logins_of_one, ENDLESS),
             "jump of the wall clock": self._jump_of_the_wall_clock,
             "move a name": self._move_name,
             "a broker leaves": self._leaving.leave,
@@ -264,8 +269,8 @@ class ClusterEvents:
             self._refuse_logins_for("refuse logins", tuple(world.cluster.nodes), delay_ms)
         return False
 
-    def _refuse_logins_of_one(self) -> bool:
-        world, name = self._world, "refuse logins of one broker"
+    def _refuse_logins_of_one(self, name: str) -> bool:
+        world = self._world
         if world.options.users:
             rng = self._later[name]
             nodes = (rng.randrange(len(world.cluster.nodes)),)

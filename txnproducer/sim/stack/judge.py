@@ -46,6 +46,9 @@ _MOMENT_MS: Final = 1_500
 _CALM_MS: Final = 3_000
 # After that time no back-off or time-out of the faults is left.
 _SETTLED_MS: Final = 10_000
+# A client that renews its login on a half-open connection waits for half a minute, which begins
+# within the lifetime of the session.
+_RENEWED_MS: Final = 50_000
 # Of a producer to a broker: two by its bootstrap address, two by its number.
 _CONNECTIONS: Final = 4
 # It waits for several calls.
@@ -121,9 +124,11 @@ class StackJudge:
     @property
     def _is_calm(self) -> bool:
         world = self._world
-        return world.options.is_calm or (
-            world.is_healed and world.baton.now_ms >= world.healed_ms + _SETTLED_MS
-        )
+        settled_ms = world.healed_ms + _SETTLED_MS
+        users, half_open_ms = world.network.users, world.network.half_open_ms
+        if half_open_ms and users is not None and users.have_sessions:
+            settled_ms = max(settled_ms, half_open_ms + _RENEWED_MS)
+        return world.options.is_calm or (world.is_healed and world.baton.now_ms >= settled_ms)
 
     def returned(
         self,

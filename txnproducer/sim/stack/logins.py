@@ -66,7 +66,10 @@ class ConnectionPasswords(Mapping[str, str]):
 
     Attributes:
         refused_by: that of the last login; None if it had the right password.
+        asks_on: whether the broker does not end the last login.
     """
+
+    asks_on = False
 
     def __init__(self, passwords: Mapping[str, str], event: Callable[[], str | None]) -> None:
         self._passwords = passwords

@@ -23,9 +23,10 @@ from txnproducer._server.script import Script
 from txnproducer.sim.stack.baton import NS_PER_MS, Baton
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
 from txnproducer.sim.stack.listeners import Listeners
-from txnproducer.sim.stack.logins import ConnectionPasswords, LoginRefusals
+from txnproducer.sim.stack.logins import LoginRefusals
 from txnproducer.sim.stack.requests_in_flight import HANDSHAKE_KEYS, RequestsInFlight
 from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
+from txnproducer.sim.stack.tokens import logins_of_connection
 
 __all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
 
@@ -56,6 +57,7 @@ class VirtualNetwork:
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
         connections: how many were made.
+        half_open_ms: when the last one ended without a word to the client; 0 if none did.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class VirtualNetwork:
         # By name and port. At first a name is its own address.
         self._addresses = {(n.host, n.port): (n.host, n.port) for n in cluster.nodes.values()}
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
-        self.connections = 0
+        self.connections = self.half_open_ms = 0
         self._links: list[VirtualLink] = []
         self._sockets: list[VirtualSocket] = []
 
@@ -124,7 +126,7 @@ class VirtualNetwork:
 
     def _connect(self, sock: VirtualSocket, address: Any) -> None:
         users = self.users
-        fate = self.faults.draw(has_sessions=users is not None and users.session_lifetime_ms > 0)
+        fate = self.faults.draw(has_sessions=users is not None and users.have_sessions)
         if fate.kind in (ByteFault.NO_CONNECT, ByteFault.SLOW_CONNECT):
             self.faults.takes_effect(fate.kind)
         if fate.kind is ByteFault.NO_CONNECT or tuple(address[:2]) == DEAD_ADDRESS:
@@ -214,10 +216,9 @@ class VirtualLink:
         self._network = network
         self._sock = sock
         users = network.users
-        passwords = {} if users is None else users.passwords
-        self._passwords = ConnectionPasswords(passwords, lambda: network.refusals.at(node_id))
+        self._logins = logins_of_connection(users, partial(network.refusals.at, node_id))
         if users is not None:
-            users = self._passwords.of(users)
+            users = self._logins.of(users)
         foreign = network.listeners.users_at(node_id) if users is None else None
         self._is_foreign = foreign is not None
         self._server = ServerConnection(
@@ -239,6 +240,8 @@ class VirtualLink:
         """Carry bytes to the server."""
         watch = self._sock.watch
         self._asked.sent(data, self._network.baton.now_ms)
+        if watch is not None:
+            watch.logs_in(self.node_id, self._asked.login_messages)
         # While bytes are unread, the client may not have seen the nonsense.
         if watch is not None and self._has_sent_nonsense and not self._sock.has_unread:
             watch.sends_after_nonsense(self.node_id)
@@ -276,6 +279,8 @@ class VirtualLink:
             self._sock.ended()
         elif ending is Ending.RESET:
             self._sock.failed(ConnectionResetError(104, "Connection reset by peer"))
+        else:
+            self._network.half_open_ms = self._network.baton.now_ms
 
     def _end(self) -> None:
         self.is_alive = False
@@ -317,12 +322,8 @@ class VirtualLink:
         if self._sock.watch is not None:
             self._sock.watch.asks()
         answers = self._server.receive(data, now_ms)
-        # A refusal is the last answer. A broker that hangs up during a login sends none.
-        refused_by = self._passwords.refused_by
-        if answers and self._server.is_closed and refused_by is not None:
-            is_renewal = self._asked.is_of_renewal(self.answered + len(answers) - 1)
-            network.refusals.sent(refused_by, is_renewal=is_renewal)
-            self._login_is_refused()
+        if answers:
+            self._note_refused_login(len(answers))
         self._send(answers, now_ms)
         if self._is_foreign and self._server.is_closed:
             network.listeners.closes()
@@ -333,6 +334,17 @@ class VirtualLink:
         if is_cut:
             self._fault_takes_effect()
             self.cut(fate.ending)
+
+    def _note_refused_login(self, answer_count: int) -> None:
+        # A refusal is the last answer. A broker that hangs up during a login sends none.
+        is_last, refused_by = self._server.is_closed, self._logins.refused_by
+        if refused_by is None or not (is_last or self._logins.asks_on):
+            return
+        if is_last or self._asked.login_messages == 1:
+            is_renewal = self._asked.is_of_renewal(self.answered + answer_count - 1)
+            self._network.refusals.sent(refused_by, is_renewal=is_renewal)
+        # With each message, since the client decides after which one it gives up.
+        self._login_is_refused()
 
     def _send(self, answers: Iterable[Answer], now_ms: int) -> None:
         """Send the broker's answers, changed as the fate of the connection has it."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.sim.stack.faults import ByteFault
 from txnproducer.sim.stack.listeners import ASKS
+from txnproducer.sim.stack.token_options import TokenOptions
 
 __all__ = [
     "CALL_FAULTS",
@@ -62,6 +63,7 @@ class StackOptions:
         settings: of every producer.
         users: whether listeners ask for a login.
         mechanism: of the logins.
+        tokens: of logins by OAUTHBEARER; None for another mechanism.
         has_companions: whether a second thread sends and flushes beside all calls of each process.
         session_ms: how long a login is valid.
         latency_ms: the longest of one way.
@@ -88,6 +90,7 @@ class StackOptions:
     transactions: int
     mechanism: str = "SCRAM-SHA-256"
     has_companions: bool = False
+    tokens: TokenOptions | None = None
 
     @property
     def is_calm(self) -> bool:
@@ -98,6 +101,8 @@ class StackOptions:
     def is_undisturbed(self) -> bool:
         """Whether no fault delays a call. Those at other calls do not, nor do small pieces."""
         disturbs = self.byte_rates.keys() - {ByteFault.PIECES} or self.event_s or self.has_rival
+        if self.tokens is not None:
+            disturbs = disturbs or self.tokens.rates
         return not disturbs and _BLOCKS not in self.call_rates
 
     @property
@@ -142,6 +147,7 @@ class StackOptions:
                 settings={**options.settings, **ages},
                 # Such a run is short, and sessions end in it all the same.
                 session_ms=min(options.session_ms, 500),
+                tokens=options.tokens and options.tokens.undisturbed(),
             )
         return options
 
@@ -225,6 +231,8 @@ _LATER_SHARE: Final = 0.15
 _COMPANIONS_SHARE: Final = 0.2
 # Half of the seeds keep the one that is drawn most.
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-256")
+# Of the seeds with logins, those that log in by a token instead.
+_TOKENS_SHARE: Final = 0.3
 
 
 def _with_later_draws(options: StackOptions) -> StackOptions:
@@ -236,8 +244,14 @@ def _with_later_draws(options: StackOptions) -> StackOptions:
         mechanism=source("mechanism").choice(_MECHANISMS),
         has_companions=source("companions").random() < _COMPANIONS_SHARE,
     )
+    is_calm = options.is_calm
+    tokens = source("tokens")
+    if options.users and tokens.random() < _TOKENS_SHARE:
+        drawn = TokenOptions.draw(tokens)
+        drawn = drawn.undisturbed() if is_calm else drawn
+        options = replace(options, mechanism="OAUTHBEARER", tokens=drawn)
     # A tenth of the seeds has no fault.
-    if options.is_calm:
+    if is_calm:
         return options
     rates, intervals = dict(options.call_rates), dict(options.event_s)
     for name, most in LATER_CALL_FAULTS.items():
@@ -246,6 +260,8 @@ def _with_later_draws(options: StackOptions) -> StackOptions:
         rng = source(name)
         if rng.random() < _LATER_SHARE:
             intervals[name] = rng.uniform(*bounds)
+    if options.tokens is not None:
+        intervals |= options.tokens.event_s
     return replace(options, call_rates=rates, event_s=intervals)
 
 

@@ -19,6 +19,8 @@ from txnproducer.sim.stack.end_watch import EndWatch, WatchedProducer
 from txnproducer.sim.stack.listeners import ASKS
 from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.options import group_of
+from txnproducer.sim.stack.platform import VirtualPlatform
+from txnproducer.sim.stack.token_provider import ServiceTokens
 from txnproducer.sim.stack.verdict_watch import VerdictWatch
 from txnproducer.sim.stack.world import StackWorld
 
@@ -38,6 +40,8 @@ class StackProducers:
         self._world = world
         self._watches: dict[TransactionalProducer, ClientWatch] = {}
         self._collector = world.new_rng("collector")
+        # Of all token providers, since each would have the same faults otherwise.
+        self._rng = world.new_rng("token provider")
 
     @property
     def count(self) -> int:
@@ -48,21 +52,16 @@ class StackProducers:
         """Make a producer."""
         world = self._world
         settings: dict[str, Any] = dict(world.options.settings)
-        if world.options.users:
-            settings |= {
-                "security_protocol": "SASL_PLAINTEXT",
-                "sasl_mechanism": world.options.mechanism,
-                "sasl_plain_username": "user",
-                "sasl_plain_password": "secret",
-            }
         leaver, is_steady = world.options.leaver, world.options.is_loop_steady
         steady = [node for n, node in world.cluster.nodes.items() if n != leaver]
         addresses = [f"{node.host}:{node.port}" for node in steady]
         hosts = [node.host for node in steady]
         logins = LoginWatch(hosts, partial(self._coordinators, transactional_id), leaver)
         watch = ClientWatch(settings, logins, world.history.violate, is_steady=is_steady)
+        if world.options.users:
+            settings |= self._login(watch)
         # A class of its own, since a constructor starts threads that ask for its platform.
-        own = {"_platform": world.new_platform(watch), "end": EndWatch(world)}
+        own: dict[str, Any] = {"_platform": world.new_platform(watch), "end": EndWatch(world)}
         kind = type("TransactionalProducer", (WatchedProducer,), own)
         producer: WatchedProducer = kind(addresses, transactional_id, **settings)
         producer.watch_force()
@@ -74,8 +73,21 @@ class StackProducers:
         if ASKS in world.options.event_s:
             now_ms, violate = (lambda: world.baton.now_ms), world.history.violate
             watch.verdicts = VerdictWatch(client, now_ms, violate)
+        watch.tokens.connections = partial(_connections, client, own["_platform"])
         self._watches[producer] = watch
         return producer
+
+    def _login(self, watch: ClientWatch) -> dict[str, Any]:
+        """Return the settings of a login."""
+        world = self._world
+        login: dict[str, Any] = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": world.options.mechanism,
+        }
+        if world.options.tokens is not None:
+            provider = ServiceTokens(world, world.options.tokens, watch.tokens, self._rng)
+            return login | {"sasl_oauth_token_provider": provider}
+        return login | {"sasl_plain_username": "user", "sasl_plain_password": "secret"}
 
     def _coordinators(self, transactional_id: str) -> tuple[int, int]:
         """Return the brokers that coordinate an id, and the group of its service, now."""
@@ -113,6 +125,16 @@ class StackProducers:
         """Let neither a finalizer nor the interpreter's exit wait for a producer of the run."""
         for producer in self._watches:
             _forget(producer)
+
+
+def _connections(client: Any, platform: VirtualPlatform) -> int:
+    """Return how many connections of a client may log in, 0 if that is not known."""
+    # An attempt that a closed client has given up may be about to log in.
+    if client._is_closed:  # noqa: SLF001 - the judge looks inside
+        return 0
+    # The question for an outcome has a client of its own, and one connection to each broker.
+    questions = len(platform.selectors) - 1
+    return len(client._links) * (1 + questions)  # noqa: SLF001
 
 
 def _forget(producer: TransactionalProducer) -> None:

@@ -13,14 +13,21 @@ from typing import Final
 __all__ = ["HANDSHAKE_KEYS", "HEAD", "RequestsInFlight"]
 
 HEAD: Final = struct.Struct(">ih")  # the size of a frame, the API of its request
+_SASL_HANDSHAKE: Final = 17
+_SASL_AUTHENTICATE: Final = 36
 # SaslHandshake, ApiVersions, SaslAuthenticate.
-HANDSHAKE_KEYS: Final = frozenset({17, 18, 36})
+HANDSHAKE_KEYS: Final = frozenset({_SASL_HANDSHAKE, 18, _SASL_AUTHENTICATE})
 
 
 class RequestsInFlight:
-    """The requests that a client has sent on one connection and that wait for their answers."""
+    """The requests that a client has sent on one connection and that wait for their answers.
+
+    Attributes:
+        login_messages: the messages of the last login.
+    """
 
     def __init__(self) -> None:
+        self.login_messages = 0
         self._received = bytearray()
         # Of each: its API, and when it was sent.
         self._waiting: deque[tuple[int, int]] = deque()
@@ -43,6 +50,9 @@ class RequestsInFlight:
                 # Answers come in the order of the requests, so this is the number of its answer.
                 self._renewals.add(self._answered + len(self._waiting))
             self._has_served |= not is_handshake
+            if key == _SASL_HANDSHAKE:
+                self.login_messages = 0
+            self.login_messages += key == _SASL_AUTHENTICATE
             self._waiting.append((key, now_ms))
 
     def answered(self) -> int | None:

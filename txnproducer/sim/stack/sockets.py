@@ -56,6 +56,10 @@ class WatchesSockets(Protocol):
         """Note that a broker refuses a login."""
         ...
 
+    def logs_in(self, node_id: int, messages: int) -> None:
+        """Judge the number of messages of the last login on a connection."""
+        ...
+
     def sends_after_nonsense(self, node_id: int) -> None:
         """Judge bytes that follow an answer without sense, which the client has read."""
         ...

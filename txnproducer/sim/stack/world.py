@@ -27,6 +27,7 @@ from txnproducer.sim.stack.options import (
     StackOptions,
 )
 from txnproducer.sim.stack.platform import VirtualPlatform
+from txnproducer.sim.stack.tokens import IssuedTokens
 from txnproducer.sim.world.history import History
 
 __all__ = ["StackWorld"]
@@ -46,6 +47,7 @@ class StackWorld:
         baton: the threads and the time.
         faults: at the bytes.
         users: may log in.
+        tokens: that were issued.
         network: between producers and brokers.
         platform: of the services' own threads.
         counts: how often each event has happened, and each fault at a call.
@@ -68,7 +70,10 @@ class StackWorld:
         self.baton.tick_ns = options.tick_ns
         self.baton.longest_stall_s = options.longest_stall_s
         self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
+        self.tokens = IssuedTokens(lambda: self.baton.now_ms)
         self.users = Users({"user": "secret"}, session_lifetime_ms=options.session_ms)
+        if options.tokens is not None:
+            self.users = Users({}, ("OAUTHBEARER",), options.session_ms, self.tokens.judge)
         self.network = VirtualNetwork(
             self.baton,
             self.cluster,
