@@ -464,4 +464,38 @@ FEARED = (
         "        error = None if result.error is None else self._explained(result.error)\n",
         "an end has been seen once its call has found it",
     ),
+    Mutant(
+        "done-before-there-is-an-outcome",
+        "_wire/connector.py",
+        "        # Under the lock: `abandon` either sees the outcome, or this sees that it was abandoned.\n"
+        "        with self._lock:\n",
+        "        self._on_done()\n"
+        "        self._on_done = lambda: None\n"
+        "        with self._lock:\n",
+        "the loop looks after the thread has gone on",
+    ),
+    Mutant(
+        "an-interrupted-wait-stays",
+        "_shell/io_thread.py",
+        "            return self._wait(wait, deadline)\n"
+        "        finally:\n"
+        "            with self.lock:\n"
+        "                if wait in self._waits:  # an interrupt may have come before it was added\n"
+        "                    self._waits.remove(wait)\n",
+        "            has_come = self._wait(wait, deadline)\n"
+        "        finally:\n"
+        "            pass\n"
+        "        with self.lock:\n"
+        "            self._waits.remove(wait)\n"
+        "        return has_come\n",
+        "who is interrupted waits no more, and is woken in vain at most",
+    ),
+    Mutant(
+        "a-place-that-is-left-is-seen-by-itself",
+        "_shell/waiting.py",
+        "        io.poke()\n"
+        "        io.notify()  # another waiting thread may be the first in the queue now\n",
+        "        pass\n",
+        "the next in the queue looks when memory comes back",
+    ),
 )
