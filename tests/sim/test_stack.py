@@ -411,9 +411,10 @@ def test_a_broker_that_was_not_tried_yet_is_one_to_ask():
     logins.looks_up("a")
     logins.refused(0)
     assert not logins.excuses(AuthenticationError())
-    logins.looks_up("b")
-    logins.refused(1)
+    logins.looks_up("b")  # in vain, as far as it goes
     assert logins.excuses(AuthenticationError())
+    logins.answered(1, ApiKey.METADATA)
+    assert not logins.excuses(AuthenticationError())
 
 
 def test_a_coordinators_answer_does_not_show_that_its_broker_can_be_asked_for_all():

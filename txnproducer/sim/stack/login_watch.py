@@ -46,7 +46,7 @@ class LoginWatch:
         self._untried = set(hosts)
         self._may_be_needed: set[int] = set()
         self._accepting: set[int] = set()
-        self._is_needed_refused = False
+        self._has_refused = self._is_needed_refused = False
 
     def looks_up(self, host: str) -> None:
         """Note that the producer begins to connect to a broker."""
@@ -64,12 +64,20 @@ class LoginWatch:
     def refused(self, node_id: int) -> None:
         """Note that a broker refuses a login."""
         self._accepting.discard(node_id)
-        is_needed = node_id in self._may_be_needed or not (self._accepting or self._untried)
+        self._has_refused = True
+        is_needed = node_id in self._may_be_needed or self._leave_none
         self._is_needed_refused = self._is_needed_refused or is_needed
+
+    @property
+    def _leave_none(self) -> bool:
+        return self._has_refused and not (self._accepting or self._untried)
 
     def excuses(self, error: BaseException | None) -> bool:
         """Return whether a producer may fail for good with an error, as far as logins go."""
         # Later errors are consequences of the first one, which has the reason.
         while error is not None and isinstance(error.__cause__, KafkaError):
             error = error.__cause__
-        return self._is_needed_refused or not isinstance(error, AuthenticationError)
+        # The last broker may have been tried in vain after the refusal: a client hears late why a
+        # listener has closed a connection.
+        is_excused = self._is_needed_refused or self._leave_none
+        return is_excused or not isinstance(error, AuthenticationError)
