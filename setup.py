@@ -14,8 +14,6 @@ import select
 import sysconfig
 from multiprocessing import get_start_method
 from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -72,11 +70,6 @@ DIRECTIVES = {
 UNCHECKED = {"boundscheck": False, "wraparound": False}
 
 
-PACKAGE = Path("txnproducer")
-# The file alone: to import the package takes the libraries that it depends on.
-BUILD_RECORD = SimpleNamespace(**run_path("txnproducer/_record/build_record.py"))
-
-
 class BuildAll(build_ext):
     """Build all of them, or none, since they rely on each other."""
 
@@ -85,8 +78,6 @@ class BuildAll(build_ext):
         super().run()
         if self.inplace and self.extensions:
             self.drop_others()
-            # Absolute, as the paths of the modules are.
-            BUILD_RECORD.write_record(self.paths(), PACKAGE.absolute())
 
     def build_extensions(self) -> None:
         """Build on all processors. If one part fails, delete the others."""
@@ -105,7 +96,7 @@ class BuildAll(build_ext):
     def drop_others(self) -> None:
         """Delete modules that an earlier version compiled and this one does not.
 
-        They would be packaged, and count as compiled parts that were made of other sources.
+        They would be packaged, and count as compiled parts that are older than their sources.
         """
         package = Path(self.get_ext_fullpath("txnproducer._")).parent
         for path in set(package.rglob(f"_compiled/*{SUFFIX}")).difference(self.paths()):
@@ -142,20 +133,11 @@ def extensions() -> list[Extension]:
 
 
 def drop_stale(source: str) -> None:
-    """Delete a source's C, and the module in the checkout, that were made of other sources.
-
-    Cython and the compiler look at times. Besides, Cython looks for the types beside the C.
-    """
+    """Delete a source's C if its types have changed since: Cython looks for those beside it."""
     types = Path(TYPES, source).with_suffix(".pxd")
     made = Path("build", source).with_suffix(".c")
     if types.exists() and made.exists() and types.stat().st_mtime > made.stat().st_mtime:
         made.unlink()
-    folder = Path(source).parent / ("_compiled" if source.endswith(".py") else "")
-    module = folder / f"{Path(source).stem}{SUFFIX}"
-    record = BUILD_RECORD.read_record(PACKAGE)
-    if module.exists() and BUILD_RECORD.changed_source(module, PACKAGE, record):
-        module.unlink()
-        made.unlink(missing_ok=True)
 
 
 def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Extension]:

@@ -21,8 +21,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from txnproducer._record.build_record import changed_source, read_record
-
 _LOG = logging.getLogger(__name__)
 
 NAMES: Final = ("python", "cython")
@@ -46,7 +44,7 @@ def implementation_name(wanted: str | None) -> str:
         return name
     try:
         import_module(_COMPILED)
-        refuse_other_sources(_PACKAGE)
+        refuse_older_than_sources(_PACKAGE)
     except ImportError as error:
         # A name is a demand, as of a benchmark or a test: nothing else may run under it.
         if name:
@@ -78,24 +76,36 @@ def _warn_not_compiled(why: ImportError) -> None:
     )
 
 
-def refuse_other_sources(package: Path) -> None:
-    """Refuse compiled modules that were made of other sources: a change would have no effect.
+def refuse_older_than_sources(package: Path) -> None:
+    """Refuse compiled modules that are older than their source: a change would have no effect.
 
-    This applies only in a checkout. Installed files are not edited.
+    This applies only in a checkout. Installed files are not edited, and copying them may lose the
+    order of their times.
 
     Args:
         package: the folder of the whole package.
 
     Raises:
-        ImportError: a source has changed since it was compiled.
+        ImportError: a compiled module is older than its source.
     """
     if not (package.parent / "pyproject.toml").exists():
         return
-    record = read_record(package)
     for compiled in package.rglob("*.so"):
-        changed = changed_source(compiled, package, record)
-        if changed is not None:
-            raise ImportError(f"{changed.name} has changed since {compiled.name} was made of it")
+        for source in _sources_of(compiled, package):
+            if source.stat().st_mtime > compiled.stat().st_mtime:
+                raise ImportError(f"{compiled.name} is older than {source.name}")
+
+
+def _sources_of(compiled: Path, package: Path) -> list[Path]:
+    """Return the sources of a compiled module that are in the checkout."""
+    module = compiled.name.partition(".")[0]
+    folder = compiled.parent.parent if compiled.parent.name == "_compiled" else compiled.parent
+    types = package.parent / "compiled" / folder.relative_to(package.parent)
+    found = [folder / f"{module}.py", folder / f"{module}.pyx", types / f"{module}.pxd"]
+    # The twins' shared C headers are sources of the `.pyx` as well.
+    if found[1].exists():
+        found += folder.glob("*.h")
+    return [path for path in found if path.exists()]
 
 
 def chosen(python_module: str, compiled_module: str, name: str) -> Any:
