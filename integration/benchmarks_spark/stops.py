@@ -1,7 +1,7 @@
 """The time of `query.stop()`, beside Spark's own: in the tasks, between batches, at the commit.
 
 Run: `python -m integration.benchmarks_spark.stops`. It starts a broker and Spark. Each query has
-one batch. It is stopped when its tasks have begun to read, and have 40 s left; when it waits for
+one batch. It is stopped when a task has read its rows, and has 40 s left; when it waits for
 its next batch; and, where a driver commits, just before the commit. In seconds, the median of
 three. Beside the sink stands Spark's own "noop" format in a `foreachBatch`.
 """
@@ -32,10 +32,10 @@ class _AtCommit:
     """Stops a query when the sink is about to commit. Tasks get a copy that does nothing."""
 
     def __init__(self) -> None:
-        self.has_come: threading.Event | None = threading.Event()
+        self.has_come = threading.Event()
 
     def __call__(self, name: str, info: object) -> None:
-        if name == "batch_before_commit" and self.has_come is not None:
+        if name == "batch_before_commit":
             self.has_come.set()
             time.sleep(0.5)  # the stop begins meanwhile, as it would at any other instruction
 
@@ -89,7 +89,9 @@ class _Stops:
 
     def at_the_commit(self) -> float:
         hook = _AtCommit()
-        return self._stop(lambda _: hook.has_come and hook.has_come.wait(_AWAITED_S), hook=hook)
+        return self._stop(
+            lambda _: wait_until(hook.has_come.is_set, "no commit", _AWAITED_S), hook=hook
+        )
 
     def _stop(
         self,

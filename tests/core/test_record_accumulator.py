@@ -473,11 +473,13 @@ def test_a_retry_goes_after_smaller_sequences_and_before_all_without_a_number():
 
 def test_batches_that_come_back_together_may_share_a_request_again():
     accumulator = make_accumulator(batch_size=0, rng=seeded(1))
-    for place in (TP0, TP1, TP0):
+    for place in (TP0, TP0, TP1, TP0):
         append(accumulator, place)
-    first, second, later = (drain_one(accumulator, place) for place in (TP0, TP1, TP0))
-    accumulator.reenqueue(first, now_ms=500)
-    accumulator.reenqueue(second, now_ms=500)
+    places = (TP0, TP0, TP1, TP0)
+    first, older, second, later = (drain_one(accumulator, place) for place in places)
+    older.attempts = 1
+    for batch in (first, older, second):
+        accumulator.reenqueue(batch, now_ms=500)
     accumulator.reenqueue(later, now_ms=501)
     assert first.backoff_ms == second.backoff_ms != later.backoff_ms
 

@@ -31,25 +31,30 @@ class ExponentialBackoff:
         rng: the source of the jitter.
     """
 
-    __slots__ = ("_initial_ms", "_last", "_last_ms", "_max_ms", "_rng")
+    __slots__ = ("_drawn_at_ms", "_factor", "_initial_ms", "_max_ms", "_rng")
 
     def __init__(self, initial_ms: int, max_ms: int, rng: Rng) -> None:
         self._initial_ms = initial_ms
         self._max_ms = max_ms
         self._rng = rng
-        self._last, self._last_ms = (-1, 0), 0
+        self._factor = 1.0
+        self._drawn_at_ms = -1
 
     def draw_ms(self, attempts: int) -> int:
         """Return the milliseconds to wait after a failure, `attempts` others before it."""
-        base_ms = doubled(self._initial_ms, self._max_ms, attempts)
-        # On the capped time, or producers that have reached the cap would all retry at the same
-        # moment.
-        factor = 1 - JITTER + 2 * JITTER * self._rng.random()
-        return int(base_ms * factor)
+        return self._wait_ms(attempts, self._draw_factor())
 
     def draw_together_ms(self, attempts: int, now_ms: int) -> int:
-        """Return the same wait as `draw_ms`, one for all that fail at the same moment."""
-        if self._last != (attempts, now_ms):
-            self._last_ms = self.draw_ms(attempts)
-            self._last = attempts, now_ms
-        return self._last_ms
+        """Return the same as `draw_ms`, with one jitter for all that fail at the same moment."""
+        if self._drawn_at_ms != now_ms:
+            self._factor = self._draw_factor()
+            self._drawn_at_ms = now_ms
+        return self._wait_ms(attempts, self._factor)
+
+    def _draw_factor(self) -> float:
+        return 1 - JITTER + 2 * JITTER * self._rng.random()
+
+    def _wait_ms(self, attempts: int, factor: float) -> int:
+        # On the capped time, or producers that have reached the cap would all retry at the same
+        # moment.
+        return int(doubled(self._initial_ms, self._max_ms, attempts) * factor)

@@ -3,8 +3,8 @@
 Owns: the users, the exchanges of the three mechanisms. Must not know: Kafka's requests, what a
 token contains.
 
-Rule: an exchange that fails says only that the login failed, as a broker does. The reason would
-help an attacker.
+Rule: an exchange that fails tells the client only that the login failed, as a broker does. The
+reason would help an attacker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SALT_BYTES: Final = 16
 _HASHES: Final = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
 
 
-# RFC 7628, without the name of another user, which the model would not use. The broker's answer to
+# RFC 7628. The name of another user may stand there, and is not used. The broker's answer to
 # a token that is not valid, and the client's answer to that.
 _FIRST_OF_OAUTH: Final = re.compile(rb"n,(?:a=[^,]*)?,\x01((?:[A-Za-z]+=[^\x01]*\x01)*)\x01")
 _INVALID_TOKEN: Final = b'{"status":"invalid_token"}'

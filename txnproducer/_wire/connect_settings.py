@@ -77,9 +77,11 @@ class ConnectSettings:
         # The user's own code, so it is named.
         if self.security.get(TOKEN_PROVIDER):
             side = "the token provider"
-        # Rounded to a power of two, so that the text changes rarely: each new text is logged.
-        seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1
+        since = "yet"
+        if hung_ms >= 1_000:
+            # Rounded to a power of two, so that the text changes rarely: each new text is logged.
+            since = f"for {1 << (hung_ms // 1_000).bit_length() - 1} s or longer"
         return DisconnectError(
-            f"no connection to {address}: {side} has not returned for {seconds} s or longer, and"
-            " is not called again meanwhile"
+            f"no connection to {address}: {side} has not returned {since}, and is not called again"
+            " meanwhile"
         )

@@ -215,8 +215,12 @@ class ProduceSender:
 
         (Java connects when the data may go, so that a first transaction waits for both in turn.)
         """
+        nodes = self._metadata.nodes
+        # First, since a producer may have thousands of partitions with data, and each step asks.
+        if all(self._client.is_connected(ConnectionId(node_id)) for node_id in nodes):
+            return
         leaders = {self._metadata.leader_of(place)[0] for place in self._accumulator.active}
-        for node_id in sorted(leaders & self._metadata.nodes.keys()):
+        for node_id in sorted(leaders & nodes.keys()):
             self._client.is_ready(ConnectionId(node_id), now_ms)
 
     def _send_to_node(self, node_id: int, queues: Sequence[PartitionQueue], now_ms: int) -> int:

@@ -149,8 +149,9 @@ class EndTxnHandler(TxnRequestHandler):
             given_up.done()
             self.result.fail(
                 IllegalStateError(
-                    "the transaction could not be aborted: the commit before it has succeeded"
-                    " after all, and all its records are visible. Go on with the next transaction"
+                    "the transaction could not be aborted: the commit that was tried before has"
+                    " succeeded after all, and all its records are visible. Go on with the next"
+                    " transaction"
                 )
             )
         else:

@@ -7,7 +7,7 @@ connection (`network`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -59,15 +59,14 @@ class ForeignListeners:
         return False
 
     def _end(self, nodes: tuple[int, ...]) -> None:
-        self._listeners.end(nodes, self._world.baton.now_ms)
-        self._restart(nodes)
+        self._restart(self._listeners.end(nodes, self._world.baton.now_ms))
 
     def heal(self) -> None:
         """Let all listeners take requests without a login."""
         while asking := self._listeners.asking:
             self._end(tuple(asking))
 
-    def _restart(self, nodes: tuple[int, ...]) -> None:
+    def _restart(self, nodes: Iterable[int]) -> None:
         # A listener gets another protocol with a restart of its broker.
         for node_id in nodes:
             self._world.network.cut(node_id, Ending.RESET)

@@ -42,13 +42,18 @@ class Listeners:
         for node_id in nodes:
             self._asking[node_id] = self._asking.get(node_id, 0) + 1
 
-    def end(self, nodes: Iterable[int], now_ms: int) -> None:
-        """End one event. A broker that has no other one takes requests without a login again."""
+    def end(self, nodes: Iterable[int], now_ms: int) -> list[int]:
+        """End one event. Return the brokers that take requests without a login again."""
+        ended = []
         for node_id in nodes:
             # The end of all faults may have ended it before.
-            if self._asking.get(node_id):
-                self._asking[node_id] -= 1
-                self._ended_ms[node_id] = now_ms
+            if not self._asking.get(node_id):
+                continue
+            self._asking[node_id] -= 1
+            self._ended_ms[node_id] = now_ms
+            if not self._asking[node_id]:
+                ended.append(node_id)
+        return ended
 
     @property
     def asking(self) -> list[int]:
