@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.wire.client_driver import Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker
 from txnproducer._protocol.events import ConnectionId
 from txnproducer._protocol.messages import BrokerNode
+from txnproducer._wire.connect_settings import ConnectSettings
 
 NODE = ConnectionId(7)
 
@@ -101,3 +104,13 @@ def test_a_broker_that_comes_back_while_its_login_hangs_is_not_logged_in_to_agai
     tokens.may_go_on.set()
     driver.until(lambda: driver.client.is_ready(NODE, clock_ms()))
     driver.close()
+
+
+@pytest.mark.parametrize(
+    ("hung_ms", "since"),
+    [(5, "yet"), (999, "yet"), (1_000, "for 1 s or longer"), (7_000, "for 4 s or longer")],
+)
+def test_the_time_for_which_a_login_hangs_is_given_in_powers_of_two(hung_ms, since):
+    ours: Any = SimpleNamespace(sasl_mechanism="GSSAPI", security={})
+    error = ConnectSettings.hung(ours, "broker:9092", hung_ms)
+    assert f"our side of a GSSAPI login has not returned {since}, and" in str(error)
