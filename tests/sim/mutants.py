@@ -601,8 +601,8 @@ MUTANTS = (
     Mutant(
         "no-backoff",
         "_protocol/backoff.py",
-        "        return int(base_ms * factor)",
-        "        return int(base_ms * factor) * 0",
+        "        return int(doubled(self._initial_ms, self._max_ms, attempts) * factor)",
+        "        return 0",
         "who asks at once has its answer sooner",
     ),
     Mutant(

@@ -77,10 +77,9 @@ class ConnectSettings:
         # The user's own code, so it is named.
         if self.security.get(TOKEN_PROVIDER):
             side = "the token provider"
-        since = "yet"
-        if hung_ms >= 1_000:
-            # Rounded to a power of two, so that the text changes rarely: each new text is logged.
-            since = f"for {1 << (hung_ms // 1_000).bit_length() - 1} s or longer"
+        # Rounded to a power of two, so that the text changes rarely: each new text is logged.
+        seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1
+        since = f"for {seconds} s or longer" if hung_ms >= 1_000 else "yet"
         return DisconnectError(
             f"no connection to {address}: {side} has not returned {since}, and is not called again"
             " meanwhile"
