@@ -109,12 +109,17 @@ def test_a_batch_that_is_full_costs_by_the_batch_and_not_by_the_record(monkeypat
 
             return send_all
 
-        few, many = (counted(send(count)) for count in (1_000, 5_000))
+        more = []
+        for _ in range(3):
+            few, many = (counted(send(count))["opcode"] for count in (1_000, 5_000))
+            more.append(many - few)
         one.abort_transaction()
     batches = 4_000 * 107 / batch_size
     assert batches > 20
-    # The loop itself takes 16 bytecodes; what the batches add is the long way of one record.
-    assert (many["opcode"] - few["opcode"] - 16 * 4_000) / batches <= 700
+    # The loop itself takes 16 bytecodes. A batch adds the long way of one record: 360 and a little
+    # more, but up to 710 if the I/O thread has just woken up. Three bytecodes a record would add
+    # 460.
+    assert (min(more) - 16 * 4_000) / batches <= 700
 
 
 def send_rows(count):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.live_client import commits_sent, impatient
@@ -101,6 +103,51 @@ def test_an_outcome_that_was_resolved_stays_so(in_doubt, monkeypatch):
     assert txn.outcome == "committed"
     assert one.resolve_outcome() == "committed"
     assert len(asked) == 1
+
+
+@pytest.fixture
+def of_version_1(in_doubt):
+    """Return the same with transactions v1, and after a lost request that may begin another."""
+    one, txn = in_doubt
+    manager = one._core.transaction_manager
+    manager.last_commit = replace(manager.last_commit, is_transaction_v2=False)
+    manager.identity.may_begin_again = True
+    return one, txn, manager
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "outcome"),
+    [("nothing", "committed"), ("an abort", "unknown"), ("the next transaction", "unknown")],
+)
+def test_an_abort_on_another_thread_during_the_question_is_taken_into_account(
+    of_version_1, monkeypatch, meanwhile, outcome
+):
+    one, txn, manager = of_version_1
+
+    def describe_transaction(config, *_):
+        # The abort ends with a new epoch, under which nothing can begin again.
+        if meanwhile != "nothing":
+            manager.last_commit = replace(manager.last_commit, is_given_up=True)
+            manager.identity.may_begin_again = False
+        if meanwhile == "the next transaction":
+            manager.commit_result = None
+        mine = (PRODUCER_ID, PRODUCER_EPOCH)
+        return TransactionDescription(0, config.transactional_id, "CompleteCommit", *mine)
+
+    monkeypatch.setattr(producer, "describe_transaction", describe_transaction)
+    assert one.resolve_outcome() == outcome
+    if meanwhile != "the next transaction":
+        assert txn.outcome == outcome
+
+
+@pytest.mark.parametrize("state", ["CompleteCommit", "CompleteAbort"])
+def test_no_description_settles_a_doubt_that_an_abort_has_left(of_version_1, monkeypatch, state):
+    one, _, manager = of_version_1
+    manager.last_commit = replace(manager.last_commit, is_given_up=True)
+    manager.progress.outcome = "unknown"
+    manager.identity.may_begin_again = False  # by the new epoch
+    describes(monkeypatch, state, PRODUCER_EPOCH)
+    assert one.resolve_outcome() == "unknown"
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

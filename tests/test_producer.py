@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import SHORT_MS, commits_sent, impatient
+from tests.live_client import SHORT_MS, commits_sent, impatient, wait_for_topic
 from tests.waiting import wait_until
 from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
@@ -493,7 +493,7 @@ def test_a_record_that_timed_out_waiting_fails_its_future_and_its_callback(
 ):
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=SHORT_MS)
     client.held.add(ApiKey.PRODUCE)
-    one.partitions_for("topic")
+    wait_for_topic(one, "topic")
     for _ in range(2):
         one.send("topic", b"x" * 16_000, partition=0)
     seen = []
@@ -537,7 +537,7 @@ def test_a_full_buffer_makes_send_wait_and_goes_on_when_there_is_room(make, clie
 def test_a_buffer_that_stays_full_fails_the_future(make, client):
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=SHORT_MS)
     client.held.update((ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID))
-    one.partitions_for("topic")
+    wait_for_topic(one, "topic")
     futures = [one.send("topic", b"x" * 16_000, partition=0) for _ in range(3)]
     assert isinstance(futures[-1].exception(0), BufferExhaustedError)
     assert one.metrics()["waiting-threads"] == 0

@@ -42,6 +42,7 @@ from txnproducer.testing import InMemoryKafka
 # The usual time, and the one that suffices if the machine is busy.
 TIMES_MS = (400, 8_000)
 PATIENCE_MS = 10_000
+BROKER = "broker-0.use-kafka-listen.invalid:9092"
 PATIENCE_S = PATIENCE_MS / 1000
 LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
 
@@ -247,14 +248,14 @@ def timed_out(producer, expected):
 def test_a_time_out_names_the_last_answer(one_node):
     producer, _ = in_doubt(one_node)
     one_node.fail_next("DescribeTransactions", error="NOT_COORDINATOR", times=10_000)
-    error = timed_out(producer, "the last try failed (DescribeTransactions to broker-0:9092 was")
+    error = timed_out(producer, f"the last try failed (DescribeTransactions to {BROKER} was")
     assert isinstance(error.__cause__, NotCoordinatorError)
 
 
 def test_a_time_out_names_the_address_that_cannot_be_reached(one_node):
     producer, _ = in_doubt(one_node)
     one_node.stop_node(0)
-    error = timed_out(producer, "no connection (cannot connect to broker-0:9092")
+    error = timed_out(producer, f"no connection (cannot connect to {BROKER}")
     assert isinstance(error.__cause__, DisconnectError)
     assert error.causes == (error.__cause__,)
 
@@ -263,7 +264,7 @@ def test_a_time_out_names_the_address_that_cannot_be_reached(one_node):
 def test_a_time_out_names_the_request_that_is_out(one_node, api):
     producer, _ = in_doubt(one_node)
     one_node.delay(api, 60, times=2)
-    timed_out(producer, f"{api} to broker-0:9092 has no answer yet")
+    timed_out(producer, f"{api} to {BROKER} has no answer yet")
 
 
 @pytest.mark.usefixtures("looks_up")

@@ -265,8 +265,8 @@ class TransactionalProducer(RecordWriter):
         """Abort. None of the transaction's records and offsets will be visible.
 
         Also allowed after a commit that timed out. If that commit was sent already, the
-        coordinator's answer to the abort shows whether it succeeded. Records that were not sent
-        yet are dropped; their futures fail with `TransactionAbortedError`.
+        coordinator's answer to the abort mostly shows whether it succeeded. Records that were not
+        sent yet are dropped; their futures fail with `TransactionAbortedError`.
 
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting.
@@ -293,7 +293,8 @@ class TransactionalProducer(RecordWriter):
             "committed" if all of it is, or is about to be, visible. "aborted" if nothing of it is,
             or ever will be. "unknown" if the evidence does not tell. With transactions v1 that is
             so after the coordinator has fenced the producer (at the transaction's time-out, or for
-            a newer producer), or if a delayed request may have begun another one. With both
+            a newer producer). It is so as well if a delayed request may have begun another
+            transaction, unless the coordinator says "committed" and no abort was begun. With both
             versions it is so while the transaction is still open, since the commit may yet arrive.
             With v2 ask again after `transaction_timeout_ms`; with v1 that end leaves no evidence.
 
@@ -310,6 +311,7 @@ class TransactionalProducer(RecordWriter):
         with self._lock:
             # All under one lock, or they could be of two transactions.
             known, commit, begun = self._outcome(), self._last_commit(), self._commit
+            may_begin_again = self._may_have_begun_again()
         if known == "open" or commit is None:
             raise IllegalStateError(
                 "resolve_outcome(): no commit has ended; call commit_transaction(), or"
@@ -317,9 +319,14 @@ class TransactionalProducer(RecordWriter):
             )
         if known == "unknown":
             # Without the lock, since this waits for the cluster.
-            known = self._ask_for_outcome(commit)
+            described = self._describe_transaction()
             with self._lock:
-                if self._commit is begun:  # otherwise another transaction has begun meanwhile
+                # Another thread may have begun an abort meanwhile, and the next transaction.
+                is_latest = self._commit is begun
+                is_given_up = not is_latest or self._is_given_up()
+                commit = replace(commit, is_given_up=is_given_up)
+                known = resolve(commit, *described, may_begin_again=may_begin_again)
+                if is_latest:
                     self._resolved = known
                     self._settle()
         return known
@@ -328,7 +335,15 @@ class TransactionalProducer(RecordWriter):
         manager = self._core.transaction_manager
         return None if manager is None else manager.last_commit
 
-    def _ask_for_outcome(self, commit: SentCommit) -> ResolvedOutcome:
+    def _is_given_up(self) -> bool:
+        commit = self._last_commit()
+        return commit is not None and commit.is_given_up
+
+    def _may_have_begun_again(self) -> bool:
+        manager = self._core.transaction_manager
+        return manager is not None and manager.may_have_begun_again
+
+    def _describe_transaction(self) -> tuple[str, ProducerIdAndEpoch]:
         manager = self._core.transaction_manager
         # One at least may be known if no bootstrap server can be reached.
         found = [] if manager is None else map(manager.requests.coordinator, CoordinatorType)
@@ -337,12 +352,10 @@ class TransactionalProducer(RecordWriter):
             told = describe_transaction(self._config, self._platform, self._max_block_s, known)
         # Before Kafka 3.0 no request shows a transaction's state.
         except UnsupportedVersionError:
-            return "unknown"
+            told = None
         if told is None:
-            return "unknown"
-        described = ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
-        may_begin_again = manager is not None and manager.identity.may_begin_again
-        return resolve(commit, told.state, described, may_begin_again=may_begin_again)
+            return "Empty", ProducerIdAndEpoch.NONE
+        return told.state, ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
 
     # --- transactions that several processes share ---------------------------------------------
 

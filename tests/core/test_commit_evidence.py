@@ -21,11 +21,15 @@ def test_with_v1_only_an_end_under_the_transactions_own_epoch_proves_something(s
     assert resolve(SentCommit(MINE, is_transaction_v2=False), state, described) == expected
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
 @pytest.mark.parametrize("state", STATES)
-def test_an_abort_proves_nothing_if_a_delayed_request_may_have_begun_something(state):
-    commit = SentCommit(MINE, is_transaction_v2=False)
-    expected = "committed" if "Commit" in state else "unknown"
+def test_if_a_delayed_request_may_have_begun_something_only_a_commit_without_abort_is_a_proof(
+    state, is_given_up
+):
+    commit = SentCommit(MINE, is_transaction_v2=False, is_given_up=is_given_up)
+    expected = "committed" if "Commit" in state and not is_given_up else "unknown"
     assert resolve(commit, state, MINE, may_begin_again=True) == expected
+    assert resolve(commit, state, MINE) == ENDS.get(state, "unknown")
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -59,6 +59,18 @@ def committing(version=2, *, can_bump=True):
     return driver, driver.manager.begin_commit()
 
 
+def committing_with_lost_request():
+    """Return the same with v1, and with a request that may still begin another transaction."""
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    assert isinstance(driver.take(), AddPartitionsToTxnRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(AddPartitionsToTxnRequest)
+    return driver, driver.manager.begin_commit()
+
+
 def end_attempt(driver, way):
     """Let the commit's next attempt end in some way that has it repeated."""
     assert driver.take().is_commit
@@ -193,14 +205,7 @@ def test_an_abort_settles_no_doubt_if_a_lost_request_may_begin_a_new_transaction
 ):
     # The coordinator may have carried the commit out, begun an empty transaction with the lost
     # request, which came late, and aborted that.
-    driver = TxnDriver(version=1)
-    driver.begin()
-    driver.manager.maybe_add_partition(TP0)
-    assert isinstance(driver.take(), AddPartitionsToTxnRequest)
-    driver.fail(ResponseFailure.TIMED_OUT)
-    driver.expect(FindCoordinatorRequest)
-    driver.expect(AddPartitionsToTxnRequest)
-    commit = driver.manager.begin_commit()
+    driver, commit = committing_with_lost_request()
     end_attempt(driver, ResponseFailure.TIMED_OUT)
     abort = driver.manager.begin_abort()
     driver.expect(FindCoordinatorRequest)
@@ -228,6 +233,36 @@ def test_an_abort_settles_no_doubt_if_a_lost_request_may_begin_a_new_transaction
     driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(77, 2))
     assert isinstance(later.error, TransactionAbortedError)  # the lost copy is fenced
     assert again.is_successful
+
+
+@pytest.mark.parametrize("has_lost_request", [True, False])
+def test_a_repeated_abort_that_is_refused_settles_no_doubt_if_a_lost_request_may_begin_again(
+    has_lost_request,
+):
+    # The coordinator may have carried the first abort out, begun an empty transaction with the
+    # lost request, and committed that with the lost commit.
+    driver, commit = committing_with_lost_request() if has_lost_request else committing(version=1)
+    end_attempt(driver, ResponseFailure.TIMED_OUT)
+    assert not driver.manager.last_commit.is_given_up
+    abort = driver.manager.begin_abort()
+    assert driver.manager.last_commit.is_given_up
+    driver.expect(FindCoordinatorRequest)
+    assert not driver.take().is_commit
+    driver.fail(ResponseFailure.TIMED_OUT)
+    driver.expect(FindCoordinatorRequest)
+    assert not driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE).is_commit
+    assert driver.expect(EndTxnRequest).is_commit
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert driver.state is S.READY
+    assert driver.manager.may_have_begun_again is has_lost_request
+    if has_lost_request:
+        assert driver.manager.progress.outcome == "unknown"
+        assert isinstance(commit.error, CommitOutcomeUnknownError)
+        assert isinstance(abort.error, CommitOutcomeUnknownError)
+    else:
+        assert driver.manager.progress.outcome == "committed"
+        assert commit.is_successful
+        assert isinstance(abort.error, IllegalStateError)
 
 
 @either_version

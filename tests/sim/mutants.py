@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "epoch-of-end-not-adopted",
         "_core/transactions/identity.py",
-        "        if producer.is_valid:\n            self.sequences",
-        "        if False:\n            self.sequences",
+        "        if not producer.is_valid:\n            return\n",
+        "        if True:\n            return\n",
         "the identity in EndTxn's answer is not looked at",
     ),
     Mutant(
@@ -242,8 +242,8 @@ MUTANTS = (
     Mutant(
         "refused-log-write-is-a-failure",
         "_core/transactions/end_txn.py",
-        "        if was_commit and may_have_taken_effect(verdict, code):",
-        "        if was_commit and code == ErrorCode.UNKNOWN_SERVER_ERROR:",
+        "        if may_have_taken_effect(verdict, code):",
+        "        if code == ErrorCode.UNKNOWN_SERVER_ERROR:",
         "a coordinator that is not available has written nothing",
     ),
     Mutant(
@@ -493,8 +493,8 @@ MUTANTS = (
     Mutant(
         "lost-commit-is-unknown-at-once",
         "_core/transactions/end_txn.py",
-        "            self._lost_commits += 1\n        super()",
-        "            self._lost_commits += 1\n            self.fatal_error(KafkaError('no answer'))\n            return\n        super()",
+        "            self._note_lost(was_commit=was_commit)\n        super()",
+        "            self._note_lost(was_commit=was_commit)\n            if was_commit:\n                self.fatal_error(KafkaError('no answer'))\n                return\n        super()",
         "a commit without an answer is unknown, so say so",
     ),
     Mutant(
@@ -505,9 +505,23 @@ MUTANTS = (
         "who gives up a commit that was sent does not care what became of it",
     ),
     Mutant(
+        "former-coordinator-is-believed",
+        "_core/transactions/end_txn.py",
+        "            identity.must_bump_from_client\n",
+        "            False\n",
+        "a coordinator that answers a commit without an error has committed",
+    ),
+    Mutant(
+        "an-abort-settles-no-doubt",
+        "_core/transactions/end_txn.py",
+        "            if self._actions.identity.may_begin_again:\n",
+        "            if True:\n",
+        "after a lost commit nobody can know what the abort has ended",
+    ),
+    Mutant(
         "outcome-is-never-resolved",
         "_core/transactions/commit_evidence.py",
-        'return "unknown" if outcome == "aborted" and may_begin_again else outcome',
+        'return "unknown" if may_begin_again and not is_certain else outcome',
         'return "unknown"',
         "it is safer to say nothing",
     ),
@@ -573,7 +587,7 @@ MUTANTS = (
     Mutant(
         "a-refused-commit-is-unknown",
         "_core/transactions/end_txn.py",
-        "if was_commit and may_have_taken_effect(verdict, code):",
+        "if may_have_taken_effect(verdict, code):",
         "if was_commit and verdict.action is not Action.COMPLETE:",
         "nobody can know what a coordinator did that says no",
     ),
@@ -622,8 +636,8 @@ MUTANTS = (
     Mutant(
         "may-always-begin-again",
         "_core/transactions/identity.py",
-        "self.is_bump_required = self.has_stray_request = self.may_begin_again = False",
-        "self.is_bump_required = self.has_stray_request = False; self.may_begin_again = True",
+        "        self.is_bump_required = self.has_stray_request = self.may_begin_again = False\n        self.is_due",
+        "        self.is_bump_required = self.has_stray_request = False\n        self.may_begin_again = True\n        self.is_due",
         "what a coordinator says of an abort may always be of another transaction",
     ),
     Mutant(

@@ -488,7 +488,7 @@ FEARED = (
         "        with self.lock:\n"
         "            self._waits.remove(wait)\n"
         "        return has_come\n",
-        "who is interrupted waits no more, and is woken in vain at most",
+        "an interrupted thread waits no more: to wake it costs nothing",
     ),
     Mutant(
         "a-place-that-is-left-is-seen-by-itself",

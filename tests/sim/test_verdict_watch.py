@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from txnproducer._protocol.messages import BrokerNode, MetadataRequest, Metadata
 from txnproducer._record.implementation import IMPL
 from txnproducer._wire.diagnosis import NAME, Diagnoses
 from txnproducer.errors import DisconnectError, IllegalSaslStateError, KafkaError
+from txnproducer.sim.stack.foreign import ForeignListeners
 from txnproducer.sim.stack.listeners import ASKS, Listeners
 from txnproducer.sim.stack.options import StackOptions
 from txnproducer.sim.stack.run import StackResult, StackRun
@@ -178,3 +181,32 @@ def test_a_verdict_that_one_connection_alone_hears_is_found(monkeypatch):
     monkeypatch.setattr(Diagnoses, "verdicts", first)
     found = {check for seed in (14, 15, 16) for check, _ in play(seed).violations}
     assert found == {"heard"}
+
+
+class FakeWorld:
+    """The parts of a world that the event touches: a cluster, its cuts, and later calls."""
+
+    def __init__(self) -> None:
+        self.cut: list[int] = []
+        self.due: list[Callable[[], None]] = []
+        self.options = SimpleNamespace(users=None)
+        self.cluster = SimpleNamespace(nodes={0: None})
+        self.network = SimpleNamespace(cut=lambda node_id, _: self.cut.append(node_id))
+        self.baton = SimpleNamespace(now_ms=0, call_after=self._call_after)
+
+    def _call_after(self, _: float, action: Callable[[], None]) -> None:
+        self.due.append(action)
+
+
+def test_a_broker_restarts_with_its_last_event_and_not_after_the_faults_have_ended():
+    world: Any = FakeWorld()
+    foreign = ForeignListeners(world, random.Random(1), lambda _: None)
+    foreign.begin()
+    foreign.begin()
+    assert world.cut == [0, 0]
+    world.due.pop()()  # the other event lasts
+    assert world.cut == [0, 0]
+    foreign.heal()
+    assert world.cut == [0, 0, 0]
+    world.due.pop()()
+    assert world.cut == [0, 0, 0]

@@ -53,6 +53,8 @@ _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
 # In Kafka the time until it gets the metadata, which is long after a pause or a partition.
 _RESIGNING_MS = 1000
+# With v1 its memory shows only if the next transaction begins and ends elsewhere meanwhile.
+_RESIGNING_MS_V1 = 10_000
 # The leader has the batch, but not the acknowledgements of enough replicas.
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 # A group's coordinator does not wait for other replicas.
@@ -115,6 +117,7 @@ class Trouble:
         records, offsets = _REFUSALS_WHEN_HEALED, _OFFSETS_REFUSALS_WHEN_HEALED
         self._log_writes_left = _LOG_WRITES_WHEN_HEALED
         self._resignations_left = _RESIGNATIONS_WHEN_HEALED
+        self._moved: set[str] = set()  # ids of which the next end is refused once
         # The largest number of partitions that the recreated topic has ever had.
         self._widest = world.options.partition_count
         cluster = world.cluster
@@ -174,12 +177,21 @@ class Trouble:
     # --- writes ---------------------------------------------------------------------------------
 
     def _decide_log_write(self, changed: TransactionMetadata) -> LogWrite:
+        name = changed.transactional_id
+        if changed.state.is_prepared and name in self._moved:
+            # The producer looks for the coordinator again, and may find the old one.
+            self._moved.discard(name)
+            return LogWrite.LOST
         if self._faults.is_healed:
             decision = self._decide_log_write_when_healed()
         else:
             decision = self._decide_log_write_in_trouble()
-        if changed.state.is_complete and self._resigns(changed.transactional_id):
-            return LogWrite.LOST
+        if changed.state.is_complete and self._resigns(name):
+            # With v1 the old broker repeats a complete end from its memory; with v2 the identity
+            # tells it from the next one.
+            if self._world.cluster.transaction_version >= 2 or self._rng.random() < 0.5:
+                return LogWrite.LOST
+            self._moved.add(name)
         is_kept = decision not in (LogWrite.DONE, LogWrite.LOST)  # found after a later move
         if is_kept and changed.state is TransactionalIdState.ONGOING:
             self._faults.openings_kept[changed.transactional_id] += 1
@@ -199,7 +211,7 @@ class Trouble:
 
         # After the refused write, which leaves the transaction incomplete at the old coordinator.
         def move(at_ms: int) -> None:
-            cluster.move_coordinator(kind, number, others[0], at_ms, resigning_ms=_RESIGNING_MS)
+            self._move_to(kind, number, others[0], at_ms)
 
         self._world.call_at(now_ms, move)
         return True
@@ -261,8 +273,13 @@ class Trouble:
         if node_id == -1:
             return False
         number = self._rng.randrange(self._world.options.cluster.coordinator_count)
-        cluster.move_coordinator(kind, number, node_id, now_ms, resigning_ms=_RESIGNING_MS)
+        self._move_to(kind, number, node_id, now_ms)
         return True
+
+    def _move_to(self, kind: CoordinatorType, number: int, node_id: int, now_ms: int) -> None:
+        cluster = self._world.cluster
+        resigning_ms = _RESIGNING_MS if cluster.transaction_version >= 2 else _RESIGNING_MS_V1
+        cluster.move_coordinator(kind, number, node_id, now_ms, resigning_ms=resigning_ms)
 
     def _crash_broker(self, now_ms: int) -> bool:
         cluster = self._world.cluster

@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant(
         "unclear-end-is-believed",
         _IDS,
-        "                unclear = result.error\n",
+        "                unclear[slot] = result.error\n",
         "                pass\n",
         "an end that was sent has arrived",
     ),
@@ -325,10 +325,11 @@ def _write_pieces(ledger, producer, plan, decision):
             ledger._write(producer, ledger.decision_group(number), stored)
 
 
-def _as_far_as_it_is_there(group, stored):
+def _as_far_as_it_is_there(offsets):
     import json, re
     from txnproducer.records import ProducerIdAndEpoch
 
+    stored = [one.stored for one in offsets]
     number = max(one.offset for one in stored)
     text = "".join(json.loads(one.metadata)["text"] for one in stored if one.offset == number)
     batch = re.match(r\'{"batch":\\[(\\d+),"([^"]*)",(\\d+)\\],"v2":(true|false)\', text)

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 from unittest import mock
 
 from tests.spark.parts import spark
@@ -23,10 +23,16 @@ from tests.spark.parts.options import PLAN_GROUP
 from tests.spark.parts.world import World, present
 from txnproducer._shell import base_producer, live_producers, refusals
 from txnproducer._wire.platform import Platform
-from txnproducer.admin import LogBatch, LogRecord
+from txnproducer.admin import LogBatch, LogRecord, ReadTo
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
-from txnproducer.spark.driver import part_ids, partition_batch, prepared_batch, runs, small_batches
+from txnproducer.spark.driver import (
+    parallel_calls,
+    part_ids,
+    partition_batch,
+    prepared_batch,
+    small_batches,
+)
 from txnproducer.spark.ledger import (
     coordinator_client,
     decisions,
@@ -93,10 +99,7 @@ class InlinePool:
     def __init__(self, size: int) -> None:
         del size
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
         """Return: no call is under way."""
 
     map = staticmethod(map)
@@ -168,7 +171,7 @@ def read_log(
     take: Callable[[LogBatch], None],
     timeout_s: float,
     **others: object,
-) -> int:
+) -> ReadTo:
     """Read the ledger's topic to its end, as `admin.read_log` does."""
     del servers, timeout_s, others
     world = present()
@@ -176,15 +179,15 @@ def read_log(
     log = world.cluster.logs[TopicPartition(topic, 0)]
     for entry in log.entries_from(offset):
         batch, first = entry.batch, entry.base_offset
-        records = [
-            LogRecord(first + one.offset_delta, one.timestamp_ms, one.key, one.value)
+        newest = {
+            one.key: LogRecord(first + one.offset_delta, one.timestamp_ms, one.key, one.value)
             for one in batch or ()
-        ]
+        }
         is_commit = entry.is_commit if batch is None else None
         end = first + entry.record_count
-        take(LogBatch(end, entry.producer_id, entry.is_transactional, is_commit, tuple(records)))
+        take(LogBatch(end, entry.producer_id, entry.is_transactional, is_commit, first, newest))
     world.look([PLAN_GROUP])
-    return log.log_end_offset
+    return ReadTo(log.log_end_offset, None)
 
 
 def log_of(servers: str, topic: str) -> topic_log.TopicLog:
@@ -241,7 +244,7 @@ def installed(world: World) -> Iterator[None]:
         (rights, "group_operations", group_operations),
         (topic_log, "read_log", read_log),
         (topic_ledger, "log_of", log_of),
-        (runs, "ThreadPoolExecutor", InlinePool),
+        (parallel_calls, "ThreadPoolExecutor", InlinePool),
         (decisions, "_MOST_OF_TEXT", world.options.most_of_text),
         (prepared_batch, "partitions_of", spark.partitions_of),
         (prepared_batch, "stop_raiser", spark.stop_raiser),

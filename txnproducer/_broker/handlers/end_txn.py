@@ -11,12 +11,14 @@ Behavior:
   one gets INVALID_TXN_STATE. With the present epoch and no open transaction, an abort succeeds and
   raises the epoch, and a commit gets INVALID_TXN_STATE.
 
-* v2: a broker that does not know yet that it has resigned answers from its memory what needs no
-  write. It may refuse the present producer, and a transaction that has begun at the next
-  coordinator.
+* A broker that does not know yet that it has resigned answers from its memory what needs no write.
+  With v2 it may refuse the present producer, and a transaction that has begun at the next
+  coordinator. With v1 it may repeat the success of the transaction before, which has the same
+  epoch.
 
 Version notes: v5 is for transactions v2.
-Simplifications: no other than answering in one step (see `transaction_coordinator`).
+Simplifications: answers in one step (see `transaction_coordinator`). With v1 such a broker refuses
+nothing from its memory, and before Kafka 2.5 it answers nothing from it: no client can tell.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ def handle(
     """Answer an EndTxn request."""
     code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
     coordinator = cluster.transaction_coordinator(request.transactional_id)
-    if code == ErrorCode.NOT_COORDINATOR and request.is_transaction_v2_enabled:
+    if code == ErrorCode.NOT_COORDINATOR:
         remembered = coordinator.remembered_at(request.transactional_id, node_id, now_ms)
-        if remembered is not None:
+        is_v1_before_2_5 = cluster.options.is_before_2_5 and not request.is_transaction_v2_enabled
+        if remembered is not None and not is_v1_before_2_5:
             return _answer_from_memory(remembered, request)
     if code:
         return EndTxnResponse(code)
@@ -91,6 +94,9 @@ def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
 
 def _answer_from_memory(known: TransactionMetadata, request: EndTxnRequest) -> EndTxnResponse:
     """Answer for a broker that does not know yet that it has resigned. It cannot write."""
+    if not request.is_transaction_v2_enabled:
+        is_repeated = _judge_v1(known, request) == ErrorCode.NONE
+        return EndTxnResponse(ErrorCode.NONE if is_repeated else ErrorCode.NOT_COORDINATOR)
     judge = _judge_incomplete if known.state.is_prepared else _judge_v2
     judged = judge(known, request)
     if judged is None:

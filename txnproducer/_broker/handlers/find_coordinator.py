@@ -3,9 +3,11 @@
 Behavior:
 * Returns the broker that coordinates a transactional id or a group. If that broker is down, the
   answer is COORDINATOR_NOT_AVAILABLE.
+* With transactions v1 the broker that has coordinated an id, and does not know yet that it has
+  resigned, names itself.
 
 Version notes: v4 asks for many keys at once; a producer asks for one.
-Simplifications: every broker learns at once that a coordinator has moved.
+Simplifications: every other broker learns at once that a coordinator has moved; with v2 each does.
 """
 
 from __future__ import annotations
@@ -29,12 +31,22 @@ def handle(
 ) -> FindCoordinatorResponse:
     """Answer a FindCoordinator request."""
     # Any broker answers: the metadata say where each coordinator is.
-    del node_id, now_ms
     code = _check(cluster, request)
     node = _NOWHERE
-    if not code:
+    if not code and _has_old_metadata(cluster, node_id, request, now_ms):
+        node = cluster.nodes[node_id]
+    elif not code:
         node = cluster.nodes[cluster.coordinator_node(request.key_type, request.key)]
     return FindCoordinatorResponse((Coordinator(request.key, node, code),))
+
+
+def _has_old_metadata(
+    cluster: BrokerCluster, node_id: int, request: FindCoordinatorRequest, now_ms: int
+) -> bool:
+    if request.key_type is CoordinatorType.GROUP or cluster.transaction_version >= 2:
+        return False
+    coordinator = cluster.transaction_coordinator(request.key)
+    return coordinator.remembered_at(request.key, node_id, now_ms) is not None
 
 
 def _check(cluster: BrokerCluster, request: FindCoordinatorRequest) -> ErrorCode:

@@ -9,12 +9,17 @@ the id goes on under a new producer id with epoch 0. So an end state under the n
 to this transaction and to no other.
 
 With v1 the epoch stays. An end state under this very epoch is this transaction's, since no other
-was begun after it. The exception is an abort, if a delayed request may have begun another
-transaction. An abort under the next epoch proves nothing: it may be the fence that hit this
-transaction, or a later transaction's.
+was begun after it. The exception is a delayed request that may have begun another transaction. An
+abort may be that one's then, and so may a commit, once the caller has given up the commit and
+aborts: the abort may have ended this transaction, and the lost commit the other one. An abort
+under the next epoch proves nothing: it may be the fence that hit this transaction, or a later
+transaction's.
 
 "Ongoing" does not mean aborted: a copy of the commit may still be on its way. A description of a
 later producer proves nothing either.
+
+With v1 a broker that was replaced as the coordinator, and does not know it, may describe the
+transaction before. Nothing in a description tells, and to ask for a proof would be a write.
 """
 
 from __future__ import annotations
@@ -45,10 +50,12 @@ class SentCommit:
     Attributes:
         producer: the identity of the transaction.
         is_transaction_v2: with which version it was written.
+        is_given_up: whether the caller has begun an abort since.
     """
 
     producer: ProducerIdAndEpoch
     is_transaction_v2: bool
+    is_given_up: bool = False
 
 
 def resolve(
@@ -61,10 +68,11 @@ def resolve(
         state: of the transactional id, by DescribeTransactions' names (KIP-664).
         described: the producer id and epoch of the description.
         may_begin_again: whether a delayed request may have begun another transaction under the
-            same epoch, to which an abort could belong.
+            same epoch, to which the end could belong.
     """
     outcome = _ENDS.get(state, "unknown") if _is_its_end(commit, described) else "unknown"
-    return "unknown" if outcome == "aborted" and may_begin_again else outcome
+    is_certain = outcome == "committed" and not commit.is_given_up
+    return "unknown" if may_begin_again and not is_certain else outcome
 
 
 def _is_its_end(commit: SentCommit, described: ProducerIdAndEpoch) -> bool:

@@ -28,10 +28,19 @@ that gave it still is the coordinator. A refused request has changed nothing.
 
 With transactions v1, NONE proves nothing if a lost AddPartitionsToTxn or AddOffsetsToTxn may
 arrive late. Such a request begins another transaction after the committed one, and the abort ends
-that one instead.
+that one instead. Nor does INVALID_TXN_STATE then, if the abort is a repeated one: the first one
+may have aborted the transaction, and the lost commit have ended the other one.
+
+With v1, a broker that was replaced as the coordinator, and does not know it, answers NONE from its
+memory if the transaction before had the same epoch and ended likewise. So NONE has to be proven,
+unless the broker that gave it has answered for this transaction before. The proof is a write: the
+next epoch (InitProducerId), which only the coordinator can write. A broker that says it is not, or
+another one, is asked for the end again. (Java believes NONE.)
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
@@ -46,9 +55,11 @@ from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     BrokerNode,
-    CoordinatorType,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    Response,
 )
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -65,6 +76,8 @@ _REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
 _OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 _FROM_MEMORY = {False: _OTHER_IDENTITY, True: (*_OTHER_IDENTITY, ErrorCode.INVALID_TXN_STATE)}
 
+_OUTCOMES: Final[dict[bool, ResolvedOutcome]] = {True: "committed", False: "aborted"}
+_LATER_IDENTITY: Final = (*_OTHER_IDENTITY, ErrorCode.INVALID_PRODUCER_EPOCH)
 # A broker that answers so has forgotten what it refused before.
 _NEW_TERM = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
@@ -100,10 +113,14 @@ class EndTxnHandler(TxnRequestHandler):
         self._producer = actions.identity.producer_id_and_epoch
         self._is_commit_on_wire = False
         self._lost_commits = 0
-        self._asked: BrokerNode | None = None
+        self._has_lost_abort = False
+        self._asked_before: BrokerNode | None = None
         self._has_refused = False
+        # Whether a commit was answered, while the broker has yet to prove its word.
+        self._unproven: bool | None = None
+        self._is_proof_repeated = False
         self._given_up: TransactionalRequestResult | None = None
-        self._outcome: ResolvedOutcome = "committed" if is_commit else "aborted"
+        self._outcome: ResolvedOutcome = _OUTCOMES[is_commit]
 
     @property
     def may_be_committed(self) -> bool:
@@ -117,12 +134,14 @@ class EndTxnHandler(TxnRequestHandler):
             result: of the abort; the commit's own result ends when the outcome is known.
         """
         self._given_up = self.result
-        self.report_to(result)
+        # First: if an exception comes between the two, the call that is made again repeats both.
         self.is_commit = False
+        self.report_to(result)
 
     def inherit(self, failed: EndTxnHandler) -> None:
         """Take over the doubt and the caller of a commit that failed with its outcome unknown."""
         self._lost_commits = failed._lost_commits
+        self._has_lost_abort = failed._has_lost_abort
         self._given_up = failed.result
 
     def skip(self) -> None:
@@ -137,10 +156,10 @@ class EndTxnHandler(TxnRequestHandler):
             self.result.done()
         elif self._outcome == "unknown":
             unknown = CommitOutcomeUnknownError(
-                "the commit was sent and its answer was lost. An abort succeeded afterwards, but"
-                " it may have ended another transaction, begun by a delayed request of this"
-                " producer. Whether the commit succeeded is unknown: check the records before you"
-                " write them again"
+                "the commit was sent and its answer was lost. The coordinator's answer to the"
+                " abort afterwards may be about another transaction, begun by a delayed request of"
+                " this producer. Whether the commit succeeded is unknown: check the records before"
+                " you write them again"
             )
             given_up.fail(unknown)
             self.result.fail(unknown)
@@ -149,22 +168,29 @@ class EndTxnHandler(TxnRequestHandler):
             given_up.done()
             self.result.fail(
                 IllegalStateError(
-                    "the transaction could not be aborted: the commit that was tried before has"
-                    " succeeded after all, and all its records are visible. Go on with the next"
-                    " transaction"
+                    "the transaction could not be aborted: the commit that was tried before"
+                    " has succeeded after all, and all its records are visible. Go on with the"
+                    " next transaction"
                 )
             )
         else:
             given_up.fail(TransactionAbortedError("the commit was given up by abort_transaction"))
             self.result.done()
 
-    def _build(self) -> EndTxnRequest:
+    def _build(self) -> EndTxnRequest | InitProducerIdRequest:
+        if self.asked != self._asked_before:
+            # A broker that has become the coordinator again may resign a second time. And another
+            # one may not know the end, and abort the transaction for the new epoch.
+            self._asked_before, self._has_refused, self._unproven = self.asked, False, None
+        if self._unproven is not None:
+            return InitProducerIdRequest(
+                self._actions.transactional_id,
+                self._actions.transaction_timeout_ms,
+                self._producer.producer_id,
+                self._producer.producer_epoch,
+            )
         # `is_commit` may change while this attempt is on the wire, so the attempt keeps its own.
         self._is_commit_on_wire = self.is_commit
-        coordinator = self._actions.requests.coordinator(CoordinatorType.TRANSACTION)
-        if coordinator != self._asked:
-            # A broker that has become the coordinator again may resign a second time.
-            self._asked, self._has_refused = coordinator, False
         return EndTxnRequest(
             self.coordinator_key,
             self._producer.producer_id,
@@ -176,12 +202,32 @@ class EndTxnHandler(TxnRequestHandler):
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Note that there is no answer. A commit may have been executed nevertheless."""
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
-        if was_commit and failure.was_sent:
+        if failure.was_sent and self._unproven is not None:
+            self._is_proof_repeated = True
+            self._actions.init_request_lost()
+        elif failure.was_sent:
             # Before `super`, which may call `fail`: that asks whether a commit is in doubt.
-            self._lost_commits += 1
+            self._note_lost(was_commit=was_commit)
         super().on_failure(failure, error)
 
-    def _handle(self, response: EndTxnResponse) -> None:
+    def _note_lost(self, *, was_commit: bool) -> None:
+        if was_commit:
+            self._lost_commits += 1
+        else:
+            self._has_lost_abort = True
+
+    def _is_answer(self, response: Response) -> bool:
+        if self._unproven is not None:
+            return isinstance(response, InitProducerIdResponse)
+        return super()._is_answer(response)
+
+    def _handle(self, response: EndTxnResponse | InitProducerIdResponse) -> None:
+        if isinstance(response, InitProducerIdResponse):
+            self._handle_proof(response)
+        else:
+            self._handle_end(response)
+
+    def _handle_end(self, response: EndTxnResponse) -> None:
         was_commit = self._is_commit_on_wire
         self._is_commit_on_wire = False
         # The same code means different things for a commit and for an abort.
@@ -197,8 +243,9 @@ class EndTxnHandler(TxnRequestHandler):
         if code in _NEW_TERM:
             self._has_refused = False
         verdict = table.judge(code)
-        if was_commit and may_have_taken_effect(verdict, code):
-            self._lost_commits += 1
+        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        if may_have_taken_effect(verdict, code):
+            self._note_lost(was_commit=was_commit)
         is_in_doubt = self._actions.may_have_begun and not was_commit
         is_ended = verdict.action is Action.COMPLETE
         if is_in_doubt and (is_ended or code == ErrorCode.INVALID_TXN_STATE):
@@ -208,9 +255,14 @@ class EndTxnHandler(TxnRequestHandler):
             # (Where epochs cannot be raised, such a transaction times out and fences this
             # producer. That is rarer, and no worse, than to refuse the next begin.)
             self._actions.identity.require_epoch_bump()
-            self._end(response, was_commit)
+            self._end(producer, was_commit)
+        elif is_ended and self._may_be_the_end_before(was_commit):
+            # Like a lost answer, until it is proven.
+            self._note_lost(was_commit=was_commit)
+            self._unproven, self._is_proof_repeated = was_commit, False
+            self._actions.requests.retry(self)
         elif is_ended:
-            self._end(response, was_commit)
+            self._end(producer, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
             self._actions.requests.retry(self)
         elif self._given_up is not None and self.is_commit and verdict.action in _REFUSED:
@@ -224,6 +276,42 @@ class EndTxnHandler(TxnRequestHandler):
         else:
             self._execute(verdict, table.error(verdict, code))
 
+    def _may_be_the_end_before(self, was_commit: bool) -> bool:
+        """Return whether a broker that was replaced could give this answer from memory (v1)."""
+        identity, outcome = self._actions.identity, _OUTCOMES[was_commit]
+        # A broker that has answered for this transaction remembers nothing older. Where epochs
+        # cannot be raised, nothing can be proven.
+        return (
+            identity.must_bump_from_client
+            and identity.may_have_ended(outcome)
+            and not self._actions.has_begun_at(self.asked)
+        )
+
+    def _handle_proof(self, response: InitProducerIdResponse) -> None:
+        """Believe the end that the same broker has told, if it could write the next epoch."""
+        was_commit, code = bool(self._unproven), response.error_code
+        verdict = verdicts.INIT_PRODUCER_ID.judge(code)
+        if verdict.action is Action.COMPLETE:
+            self._unproven = None
+            self._end(
+                ProducerIdAndEpoch(response.producer_id, response.producer_epoch), was_commit
+            )
+        elif code in _LATER_IDENTITY and not (was_commit and self._is_proof_repeated):
+            # It knows more than the end before. (At a repetition the later identity may come from
+            # the first proof, if that has aborted the transaction: the broker may have become the
+            # coordinator again.) The bump that is due is refused likewise.
+            self._unproven = None
+            self._actions.identity.require_epoch_bump()
+            self._end(ProducerIdAndEpoch.NONE, was_commit)
+        elif code in _NEW_TERM:
+            self._unproven = None  # it was not the coordinator, or has forgotten the end
+            self._execute(verdict, None)
+        elif verdict.action.is_retry or code == ErrorCode.TRANSACTION_ABORTABLE:
+            self._is_proof_repeated = True
+            self._retry(looks_up=verdict.action is Action.LOOK_UP)
+        else:
+            self.fatal_error(verdicts.INIT_PRODUCER_ID.error(verdict, code) or KafkaError())
+
     def _goes_on(self, verdict: Verdict, code: int, was_commit: bool) -> bool:
         """Return whether a given-up commit has another question for the coordinator."""
         if was_commit:
@@ -236,16 +324,20 @@ class EndTxnHandler(TxnRequestHandler):
             return True
         return False
 
-    def _end(self, response: EndTxnResponse, was_commit: bool) -> None:
-        self._outcome = "committed" if was_commit else "aborted"
-        if not was_commit and self._lost_commits:
+    def _end(self, producer: ProducerIdAndEpoch, was_commit: bool) -> None:
+        self._outcome = _OUTCOMES[was_commit]
+        if self._actions.has_begun_elsewhere(self.asked):
+            # That broker may remember the transaction as open, and answer the next one's begin
+            # under the same epoch without having written it (v1).
+            self._actions.identity.require_epoch_bump()
+        if self._lost_commits and (not was_commit or self._has_lost_abort):
             # With v1 the lost commit could still arrive during the next transaction, and end it.
             self._actions.identity.require_epoch_bump()
             if self._actions.identity.may_begin_again:
                 self._outcome = "unknown"
         # The outcome is decided: a failure after this must not call it unknown again.
         self._lost_commits = 0
-        self._ended(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+        self._ended(producer)
 
     def _ended(self, producer: ProducerIdAndEpoch) -> None:
         self._actions.transaction_ended(

@@ -163,8 +163,21 @@ class TransactionActions(Protocol):
         """Take in the producer's identity."""
         ...
 
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """After which the coordinator aborts a transaction by itself."""
+        ...
+
+    def has_begun_at(self, node: BrokerNode | None) -> bool:
+        """Return whether a broker, as the coordinator, knows the open transaction (v1)."""
+        ...
+
+    def has_begun_elsewhere(self, node: BrokerNode | None) -> bool:
+        """Return whether another broker, as the coordinator, knows the open transaction (v1)."""
+        ...
+
     def partitions_answered(
-        self, partitions: frozenset[TopicPartition], *, are_added: bool
+        self, partitions: frozenset[TopicPartition], *, are_added: bool, by: BrokerNode | None
     ) -> None:
         """Note that partitions are, or are not, in the transaction."""
         ...
@@ -208,6 +221,7 @@ class TxnRequestHandler(ABC):
         is_taken: whether it has left the queue to be sent.
         refusal: the last answer that asked for another attempt; None if there was none.
         order: its place among equals; given with the first queueing, kept in later ones.
+        asked: the coordinator that the latest attempt went to; None for any broker.
     """
 
     priority: RequestPriority
@@ -225,6 +239,7 @@ class TxnRequestHandler(ABC):
         self.is_taken = False
         self.refusal: Refusal | None = None
         self.order = -1
+        self.asked: BrokerNode | None = None
         self._is_in_doubt = False
         self._markers_awaited_count = 0
 
@@ -261,6 +276,8 @@ class TxnRequestHandler(ABC):
     def build_request(self) -> Request:
         """Begin a new attempt, and return its request."""
         self.is_retry = False
+        if self.needs_coordinator is not None:
+            self.asked = self._actions.requests.coordinator(self.needs_coordinator)
         return self._build()
 
     @abstractmethod
@@ -273,12 +290,15 @@ class TxnRequestHandler(ABC):
         if self._actions.machine.has_fatal_error:
             self.fail(self._actions.machine.last_error or KafkaError())
             return
-        if not isinstance(response, self.answer_type):
+        if not self._is_answer(response):
             raise IllegalStateError(f"not the answer to this request: {response!r}")
         codes = [part.error_code for part in _parts(response)]
         is_early = ErrorCode.CONCURRENT_TRANSACTIONS in codes
         self._markers_awaited_count = self._markers_awaited_count + 1 if is_early else 0
         self._handle(response)
+
+    def _is_answer(self, response: Response) -> bool:
+        return isinstance(response, self.answer_type)
 
     def note_refusal(self, response: Response, node_id: int, now_ms: int) -> None:
         """Note the code by which a broker has asked for another attempt."""

@@ -18,6 +18,7 @@ from typing import Final
 
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sequences.sequence_manager import SequenceManager
+from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._protocol.versions import NodeApiVersions
 from txnproducer.errors import KafkaError
@@ -65,6 +66,8 @@ class ProducerIdentity:
         self.may_begin_again = False
         self.is_due = True
         self.loss: KafkaError | None = None
+        # How transactions under this epoch may have ended before (v1).
+        self._ends: set[ResolvedOutcome] = set()
 
     @property
     def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
@@ -93,6 +96,16 @@ class ProducerIdentity:
         )
         self.coordinator_can_bump = version is not None and version >= _FIRST_VERSION_WITH_BUMP
 
+    # --- the ends under an epoch ----------------------------------------------------------------
+
+    def ended(self, outcome: ResolvedOutcome) -> None:
+        """Note the end of a transaction under the present epoch."""
+        self._ends.add(outcome)
+
+    def may_have_ended(self, outcome: ResolvedOutcome) -> bool:
+        """Return whether another transaction under the present epoch may have ended so."""
+        return outcome in self._ends
+
     # --- a new identity -------------------------------------------------------------------------
 
     def take(self, producer: ProducerIdAndEpoch) -> None:
@@ -102,16 +115,22 @@ class ProducerIdentity:
         if self._is_transactional:
             self.sequences.reset_sequence_numbers()
         self.sequences.adopt(producer)
+        self._ends.clear()
         # The new epoch fences every late request of the old one.
         self.is_bump_required = self.has_stray_request = self.may_begin_again = False
         self.is_due = False
 
     def take_next(self, producer: ProducerIdAndEpoch) -> None:
-        """Take the identity for the next transaction, if EndTxn was answered with one."""
+        """Take the identity for the next transaction, if its end has brought one."""
+        if not producer.is_valid:
+            return
         # Under a new epoch each partition expects 0 first.
-        if producer.is_valid:
-            self.sequences.reset_sequence_numbers()
-            self.sequences.adopt(producer)
+        self.sequences.reset_sequence_numbers()
+        self.sequences.adopt(producer)
+        self._ends.clear()
+        if not self.is_transaction_v2_enabled:
+            # The epoch was raised to prove the end, and serves every other reason as well.
+            self.is_bump_required = self.has_stray_request = self.may_begin_again = False
 
     def begin_next(self) -> None:
         """Begin with the next transaction's version, and without a due bump."""
@@ -125,6 +144,8 @@ class ProducerIdentity:
         self.sequences.adopt(lease.producer)
         # The transaction has begun with this version; the features read here may differ.
         self.is_transaction_v2_enabled = self._is_v2_enabled_next = lease.is_transaction_v2
+        # The other process may have ended transactions under it before.
+        self._ends = {"committed", "aborted"}
         self.is_due = False
 
     def ask_again(self) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transactions.commit_evidence import SentCommit
@@ -103,6 +104,12 @@ class TransactionManager:
         self.commit_result: TransactionalRequestResult | None = None
         self.last_commit: SentCommit | None = None
         self.is_half_way = False
+
+    @property
+    def may_have_begun_again(self) -> bool:
+        """Whether another transaction may have begun after `last_commit`'s in its epoch (v1)."""
+        # An abort that could not tell the outcome for this reason has cleared the other mark.
+        return self.identity.may_begin_again or self.progress.outcome == "unknown"
 
     # --- the application's calls ----------------------------------------------------------------
 
@@ -230,10 +237,12 @@ class TransactionManager:
 
     def _start_abort(self, result: TransactionalRequestResult) -> None:
         self.machine.go_to(_S.ABORTING_TRANSACTION)
-        self._drop_requests_not_needed_for_abort()
+        self._prepare_abort()
         self._queue_end_txn(result, is_commit=False)
 
-    def _drop_requests_not_needed_for_abort(self) -> None:
+    def _prepare_abort(self) -> None:
+        if self.last_commit is not None:
+            self.last_commit = replace(self.last_commit, is_given_up=True)
         # The coordinator was not asked to add these, so there is nothing to abort in them.
         self.progress.open.new_partitions.clear()
         self.requests.drop_requests_not_needed_for_abort()
@@ -303,7 +312,7 @@ class TransactionManager:
                 # The table has no direct way from a commit to an abort.
                 machine.transition_to(_S.ABORTABLE_ERROR, given_up)
                 machine.transition_to(_S.ABORTING_TRANSACTION)
-            self._drop_requests_not_needed_for_abort()
+            self._prepare_abort()
             if end_txn.result is not result:
                 end_txn.turn_into_abort(result)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from txnproducer._core.transactions.end_txn import EndTxnHandler
 from txnproducer._core.transactions.handler import Offsets
+from txnproducer._protocol.messages import BrokerNode
 from txnproducer.errors import KafkaError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
@@ -26,6 +27,7 @@ class OpenTransaction:
         pending_partitions: named by a request without an answer so far (v1).
         partitions: of the transaction.
         is_started: whether the coordinator knows of it.
+        begun_at: the brokers that have said so, each as the coordinator (v1).
         may_have_begun: whether it may have begun, but only by requests of unknown success.
         end_txn: the request that ends it; None before a commit or an abort.
         started_ms: when the coordinator's time-out began to run; None before.
@@ -37,6 +39,7 @@ class OpenTransaction:
     pending_partitions: set[TopicPartition] = field(default_factory=set)
     partitions: set[TopicPartition] = field(default_factory=set)
     is_started: bool = False
+    begun_at: set[BrokerNode | None] = field(default_factory=set)
     may_have_begun: bool = False
     end_txn: EndTxnHandler | None = None
     started_ms: int | None = None
@@ -94,7 +97,6 @@ class OpenTransaction:
         self.pending_partitions -= partitions
         if are_added:
             self.partitions |= partitions
-            self.begun()
 
     def start(self) -> None:
         """Note that it was started, with v2 by any call, or by another process."""
@@ -134,8 +136,13 @@ class OpenTransaction:
         """Note the request that ends it."""
         self.end_txn = end_txn
 
-    def begun(self) -> None:
-        """Note that the coordinator knows of it."""
+    def begun(self, at: BrokerNode | None) -> None:
+        """Note that the coordinator knows of it.
+
+        Args:
+            at: the broker that has said so.
+        """
+        self.begun_at.add(at)
         self.is_started = True
         # An accepted request leaves no doubt.
         self.may_have_begun = False

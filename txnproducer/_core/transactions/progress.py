@@ -51,7 +51,11 @@ from txnproducer._core.transactions.state import (
 )
 from txnproducer._core.transactions.transaction_loss import TransactionLoss, sign_of_loss
 from txnproducer._core.transactions.verdicts import ABORTABLE_AFTER_RETRIES, FATAL_PRODUCE_ERRORS
-from txnproducer._protocol.messages import CoordinatorType, ProducePartitionResponse
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    CoordinatorType,
+    ProducePartitionResponse,
+)
 from txnproducer.errors import (
     ClusterAuthorizationError,
     KafkaError,
@@ -138,16 +142,26 @@ class TransactionProgress:
             self.identity.update_transaction_version(on_initialization=True)
         self.share.epoch_is_fresh()
 
+    def has_begun_at(self, node: BrokerNode | None) -> bool:
+        """Return whether a broker, as the coordinator, knows the open transaction (v1)."""
+        return node in self.open.begun_at
+
+    def has_begun_elsewhere(self, node: BrokerNode | None) -> bool:
+        """Return whether another broker, as the coordinator, knows the open transaction (v1)."""
+        return bool(self.open.begun_at - {node})
+
     def partitions_answered(
-        self, partitions: frozenset[TopicPartition], *, are_added: bool
+        self, partitions: frozenset[TopicPartition], *, are_added: bool, by: BrokerNode | None
     ) -> None:
         """Note that partitions are, or are not, in the transaction."""
         self.open.partitions_answered(partitions, are_added=are_added)
+        if are_added:
+            self.open.begun(by)
 
     def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
         """Go on from AddOffsetsToTxn to TxnOffsetCommit, in the same place of the queue."""
         # Before the abort is looked at: the coordinator knows the transaction, and must end it.
-        self.open.begun()
+        self.open.begun(leader.asked)
         if self.machine.is_aborting:
             follower.give_up()
             return
@@ -192,8 +206,11 @@ class TransactionProgress:
         # Marks the epoch as used. A bump after this declares the next epoch fresh again.
         self.share.end(is_committed=outcome == "committed")
         identity = self.identity
+        identity.ended(outcome)
         # The coordinator uses the new epoch already, so a bump has to name it.
         identity.take_next(producer)
+        if producer.is_valid and not identity.is_transaction_v2_enabled:
+            self.share.epoch_is_fresh()  # it was raised to prove the end
         # Read before `begin_next` clears it.
         must_bump = identity.is_bump_required
         # Before the rest is replaced: it raises if the state does not allow it.

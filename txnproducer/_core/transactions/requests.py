@@ -280,7 +280,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
                 return
         answered = frozenset(result.topic_partition for result in response.results)
         # All or none: if one partition is refused, the broker attempts none of the others.
-        self._actions.partitions_answered(answered, are_added=not collected)
+        self._actions.partitions_answered(answered, are_added=not collected, by=self.asked)
         if collected:
             self.abortable_error(_refused_partitions(collected))
         else:

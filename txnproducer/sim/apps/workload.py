@@ -328,7 +328,7 @@ class PlainTransaction:
     def _resolve(self) -> None:
         """Ask the coordinator as `resolve_outcome` does, and claim the outcome that it proves."""
         manager, name = self._process.manager, self._process.transactional_id or ""
-        commit, again = manager.last_commit, manager.identity.may_begin_again
+        commit, again = manager.last_commit, manager.may_have_begun_again
         known = self._world.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
         self._process.judge.unknown(self._process, self._attempt)

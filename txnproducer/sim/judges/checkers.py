@@ -227,12 +227,14 @@ class Checkers:
 
         With v2, the epoch after the commit's can only come from the end of its transaction. With
         v1, the end has the epoch of the transaction itself, which proves the outcome unless a late
-        request may have begun another transaction.
+        request may have begun another transaction. Even then it proves a commit, unless an abort
+        was begun.
         """
         producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
         end = ProducerIdAndEpoch(producer_id, epoch + int(commit.is_transaction_v2))
         is_plain = described == end and state in _ENDS
-        is_plain &= not (self._may_begin_again(attempt, commit) and "Abort" in state)
+        if self._may_begin_again(attempt, commit):
+            is_plain &= "Commit" in state and not commit.is_given_up
         if is_plain and attempt.claim != _ENDS[state]:
             self._history.violate(
                 "unknown", f"{attempt.name} is {attempt.claim}, but the coordinator says {state}"
@@ -250,11 +252,19 @@ class Checkers:
         return is_v1 and (attempt.is_leased or commit.producer in self._history.openings_in_doubt)
 
     def unknown(self, process: Process, attempt: Attempt) -> None:
-        """Check that an outcome is called unknown only if a commit had no answer."""
+        """Check that an outcome is called unknown only if a commit had no answer.
+
+        The answer to a later abort decides as well, unless another transaction may have begun.
+        """
         # Counted on the wire and not asked of the core, which would vouch for itself.
         if process.network.commits_in_doubt <= attempt.commits_in_doubt_before:
             self._history.violate(
                 "unknown", f"{attempt.name}: each commit was answered, and it is called unknown"
+            )
+        commit, outcome = process.manager.last_commit, process.manager.progress.outcome
+        if outcome == "unknown" and commit and not self._may_begin_again(attempt, commit):
+            self._history.violate(
+                "unknown", f"{attempt.name}: its abort was answered, and it is called unknown"
             )
 
     def consume(self) -> None:

@@ -10,11 +10,14 @@ run, calls, bytes.
     trusts    no request follows an answer that made no sense
     given up  a connection with a request in flight is closed for a reason
     endless   a login ends, even if the broker does not end it
+    needless  with no fault in the whole run, no connection ends before its producer, and three to
+              a broker are enough
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -39,6 +42,9 @@ _GRACE_MS: Final = 50
 _ON_ITS_WAY_MS: Final = 500
 # Kerberos takes four, more than any other mechanism.
 _MOST_LOGIN_MESSAGES: Final = 16
+
+# By the bootstrap address, by the broker's number, and to it as a coordinator.
+_CONNECTIONS: Final = 3
 
 
 @dataclass(slots=True)
@@ -72,6 +78,7 @@ class ClientWatch:
         violate: takes the check and the text of a violation.
         is_steady: whether the loop never stands still for longer than a switch of threads, as it
             does in a callback that blocks, or while the clock jumps.
+        keeps_connections: whether none has a reason to end before the producer.
 
     Attributes:
         logins: of the producer.
@@ -89,6 +96,7 @@ class ClientWatch:
         violate: Callable[[str, str], None],
         *,
         is_steady: bool = True,
+        keeps_connections: bool = False,
     ) -> None:
         self._settings = settings
         self.logins = logins
@@ -97,6 +105,8 @@ class ClientWatch:
         self.tokens = TokenWatch(violate)
         self._violate = violate
         self._is_steady = is_steady
+        self._keeps_connections = keeps_connections
+        self._connections: Counter[int] = Counter()
         self._attempts: list[_ConnectAttempt] = []
         self._open: dict[threading.Thread, _ConnectAttempt] = {}
         self.is_first_contact = False
@@ -198,6 +208,8 @@ class ClientWatch:
             node_id: the broker's.
             waited_ms: how long the oldest request in flight has waited; None if there is none.
         """
+        if self._keeps_connections and not self.is_ending():
+            self._violate("needless", f"the producer closes its connection to broker {node_id}")
         # A loop that stood still between the core's step and the write finds its time over.
         if waited_ms is None or not self._is_steady or self.is_ending():
             return
@@ -208,3 +220,17 @@ class ClientWatch:
                 f"the connection to broker {node_id} is closed after {waited_ms} ms with a request"
                 f" in flight, which has {self._settings['request_timeout_ms']} ms",
             )
+
+    def is_connected(self, node_id: int) -> None:
+        """Judge a new connection."""
+        # One for the outcome of a commit belongs to another client, after the producer's end.
+        if not self._keeps_connections or self.is_ending():
+            return
+        self._connections[node_id] += 1
+        if self._connections[node_id] > _CONNECTIONS:
+            self._violate("needless", f"{_CONNECTIONS} connections to broker {node_id} would do")
+
+    def is_ended(self, node_id: int) -> None:
+        """Judge the end of a connection by the broker, as after a login that is too old."""
+        if self._keeps_connections and not self.is_ending():
+            self._violate("needless", f"broker {node_id} ends a connection of the producer")

@@ -26,7 +26,13 @@ from txnproducer.sim.stack.foreign import ForeignListeners
 from txnproducer.sim.stack.leaving import LeavingBroker
 from txnproducer.sim.stack.listeners import ASKS
 from txnproducer.sim.stack.logins import LoginRefusals
-from txnproducer.sim.stack.options import LATER_EVENTS, PARTITIONS, TOPIC
+from txnproducer.sim.stack.options import (
+    LATER_EVENTS,
+    PARTITIONS,
+    RAISES,
+    REFUSES_OTHERS,
+    TOPIC,
+)
 from txnproducer.sim.stack.token_options import ENDLESS, TOKEN_EVENTS
 from txnproducer.sim.stack.world import StackWorld
 
@@ -57,6 +63,19 @@ _REFUSALS: Final[Mapping[ApiKey, tuple[ErrorCode, ...]]] = {
         ErrorCode.NOT_COORDINATOR,
     ),
 }
+# Likewise, with a source of their own.
+_OTHER_REFUSALS: Final[Mapping[ApiKey, tuple[ErrorCode, ...]]] = {
+    ApiKey.METADATA: (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ApiKey.ADD_OFFSETS_TO_TXN: (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    ),
+}
 # The names of the faults that a request meets later, and perhaps never.
 _SCRIPTED: Final[Mapping[ScriptedFault, str]] = {
     ScriptedFault.REFUSED: "refuse a request",
@@ -78,7 +97,8 @@ class _CountedScript(Script):
         fault = self.next_fault(api)
         super().use_up(api)
         if fault is not None:
-            self._count(_SCRIPTED[fault.kind])
+            is_other = fault.kind is ScriptedFault.REFUSED and api in _OTHER_REFUSALS
+            self._count(REFUSES_OTHERS if is_other else _SCRIPTED[fault.kind])
 
 
 class Processes(Protocol):
@@ -122,7 +142,7 @@ class ClusterEvents:
             "move a coordinator": self._move_coordinator,
             "time out": self._time_out,
             "fence": self._fence,
-            "refuse a request": self._refuse,
+            "refuse a request": partial(self._refuse, _REFUSALS, rng),
             "lose a request": partial(self._script, ScriptedFault.REQUEST_LOST),
             "lose an answer": partial(self._script, ScriptedFault.ANSWER_LOST),
             "slow answer": partial(self._script, ScriptedFault.SLOW),
@@ -138,6 +158,8 @@ class ClusterEvents:
             "move a name": self._move_name,
             "a broker leaves": self._leaving.leave,
             ASKS: self._foreign.begin,
+            RAISES: self._raise_version,
+            REFUSES_OTHERS: partial(self._refuse, _OTHER_REFUSALS, self._later[REFUSES_OTHERS]),
         }
 
     def start(self) -> None:
@@ -222,6 +244,14 @@ class ClusterEvents:
         )
         return True  # also on the same broker, which then loads its log again
 
+    def _raise_version(self) -> bool:
+        """Raise the version of transactions, after the upgrade of the last old broker."""
+        cluster = self._world.cluster
+        was_lower = cluster.transaction_version < 2
+        # Later ones raise another feature: a new epoch, and the same version.
+        cluster.finalize(2)
+        return was_lower
+
     # --- transactions ---------------------------------------------------------------------------
 
     def _time_out(self) -> bool:
@@ -248,9 +278,11 @@ class ClusterEvents:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _refuse(self) -> bool:
-        api = self._rng.choice(tuple(_REFUSALS))
-        code = self._rng.choice(_REFUSALS[api])
+    def _refuse(
+        self, refusals: Mapping[ApiKey, tuple[ErrorCode, ...]], rng: random.Random
+    ) -> bool:
+        api = rng.choice(tuple(refusals))
+        code = rng.choice(refusals[api])
         self._world.network.script.add(api, Fault(ScriptedFault.REFUSED, code=code))
         return False
 

@@ -10,8 +10,8 @@ services, the faults.
     early     a call that says its time is up has taken that time
     spins     the threads let time pass
     state     a call that the state forbids is refused; an allowed one is not
-    needless  with no fault under way, no call fails, and no connection is lost; but records may
-              expire that have less than three seconds
+    needless  with no fault under way, no call fails; but records may expire that have less than
+              three seconds
     told      a commit succeeds only if every record did; a topic's partitions are those it has
     open      no transaction is open at the end
     fatal     no refused login ends a producer while another broker will do
@@ -49,8 +49,6 @@ _SETTLED_MS: Final = 10_000
 # A client that renews its login on a half-open connection waits for half a minute, which begins
 # within the lifetime of the session.
 _RENEWED_MS: Final = 50_000
-# Of a producer to a broker: two by its bootstrap address, two by its number.
-_CONNECTIONS: Final = 4
 # It waits for several calls.
 _COMPOSED: Final = "block"
 # They may be refused, which the caller judges.
@@ -242,12 +240,11 @@ class StackJudge:
 
     # --- in the end -----------------------------------------------------------------------------
 
-    def finish(self, proofs: Mapping[str, int], producers: int) -> None:
+    def finish(self, proofs: Mapping[str, int]) -> None:
         """Judge the whole run.
 
         Args:
             proofs: how many transactions each service has committed after the faults ended.
-            producers: how many producers were made.
         """
         world = self._world
         for name, error in world.baton.failures:
@@ -257,8 +254,6 @@ class StackJudge:
             self.violate("left", f"threads: {[thread.name for thread in world.baton.others]}")
         if world.network.open_sockets:
             self.violate("left", f"{len(world.network.open_sockets)} sockets")
-        if world.options.is_undisturbed:
-            self._judge_connections(producers)
         for name, count in proofs.items():
             if count < PROOFS:
                 self.violate("progress", f"{name} committed {count}")
@@ -274,10 +269,3 @@ class StackJudge:
         for place, log in world.cluster.logs.items():
             if log.last_stable_offset != log.log_end_offset:
                 self.violate("open", f"{place} is not stable")
-
-    def _judge_connections(self, producers: int) -> None:
-        """Judge a run in which no connection has a reason to end before its producer."""
-        world = self._world
-        most = _CONNECTIONS * len(world.cluster.nodes) * producers
-        if world.network.connections > most:
-            self.violate("needless", f"{world.network.connections} connections, {most} would do")

@@ -62,6 +62,8 @@ class VirtualCoreLock(VirtualLock):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock. Return whether it was taken."""
+        # A killed thread may have kept it, since its release raises.
+        self._baton.raise_if_killed()
         if self.is_mine():
             # The compiled lock would wait for its own thread without end.
             raise AssertionError("the core's lock is taken by a thread that has it")

@@ -77,7 +77,7 @@ class LoginWatch:
         # Later errors are consequences of the first one, which has the reason.
         while error is not None and isinstance(error.__cause__, KafkaError):
             error = error.__cause__
-        # The last broker may have been tried in vain after the refusal: a client hears late why a
-        # listener has closed a connection.
+        # A client hears late why a listener has closed a connection. Meanwhile the last broker may
+        # have been tried without an answer.
         is_excused = self._is_needed_refused or self._leave_none
         return is_excused or not isinstance(error, AuthenticationError)

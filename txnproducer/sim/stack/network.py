@@ -56,7 +56,6 @@ class VirtualNetwork:
         listeners: of which some ask for a login of clients that have none.
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
-        connections: how many were made.
         half_open_ms: when the last one ended without a word to the client; 0 if none did.
     """
 
@@ -84,7 +83,7 @@ class VirtualNetwork:
         # By name and port. At first a name is its own address.
         self._addresses = {(n.host, n.port): (n.host, n.port) for n in cluster.nodes.values()}
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
-        self.connections = self.half_open_ms = 0
+        self.half_open_ms = 0
         self._links: list[VirtualLink] = []
         self._sockets: list[VirtualSocket] = []
 
@@ -154,7 +153,8 @@ class VirtualNetwork:
         # Those that have answered stay, since `request_count` adds them up.
         self._links = [each for each in self._links if each.is_alive or each.answered]
         self._links.append(link)
-        self.connections += 1
+        if sock.watch is not None:
+            sock.watch.is_connected(node_id)
         sock.connected(link)
 
     # --- for the run ----------------------------------------------------------------------------
@@ -270,7 +270,9 @@ class VirtualLink:
             return
         self._end()
         self._is_deaf = True
-        network = self._network
+        network, watch = self._network, self._sock.watch
+        if watch is not None and not self._sock.is_closed:
+            watch.is_ended(self.node_id)
         # A client may take any end for that of a listener which wants a login.
         if network.listeners.has_asked_lately(self.node_id, network.baton.now_ms):
             self._login_is_refused()

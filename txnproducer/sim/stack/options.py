@@ -18,12 +18,15 @@ from txnproducer.sim.stack.token_options import TokenOptions
 
 __all__ = [
     "CALL_FAULTS",
+    "CLOSES_IN_BLOCK",
     "EVENTS",
     "GROUP_TOPIC",
     "LATER_CALL_FAULTS",
     "LATER_EVENTS",
     "OTHER_TOPICS",
     "PARTITIONS",
+    "RAISES",
+    "REFUSES_OTHERS",
     "TOPIC",
     "StackOptions",
     "group_of",
@@ -37,9 +40,14 @@ PARTITIONS: Final = 4
 _CALM_RATE: Final = 0.1
 _UNDISTURBED_RATE: Final = 0.2
 _LONG_STALL_S: Final = 0.1
+# Longer than a run without faults.
+_DEFAULT_IDLE_MS: Final = 540_000
 # The fault at calls that delays others: it holds up the I/O thread.
 _BLOCKS: Final = "callback blocks"
 _LEAVES: Final = "a broker leaves"
+CLOSES_IN_BLOCK: Final = "close in a block"
+RAISES: Final = "raise the transaction version"
+REFUSES_OTHERS: Final = "refuse another request"
 
 # For one connection, look-up or call of a socket.
 _HIGHEST_RATES: Final[Mapping[ByteFault, float]] = dict.fromkeys(ByteFault, 0.3) | {
@@ -106,6 +114,11 @@ class StackOptions:
         return not disturbs and _BLOCKS not in self.call_rates
 
     @property
+    def keeps_connections(self) -> bool:
+        """Whether no connection has a reason to end before its producer."""
+        return self.is_undisturbed and self.settings["connections_max_idle_ms"] == _DEFAULT_IDLE_MS
+
+    @property
     def is_loop_steady(self) -> bool:
         """Whether no fault lets the I/O thread stand still between two of its calls."""
         stands = "jump of the clock" in self.event_s or _BLOCKS in self.call_rates
@@ -130,7 +143,7 @@ class StackOptions:
         if random.Random(f"undisturbed {seed}").random() < _UNDISTURBED_RATE:  # noqa: S311
             left = {ByteFault.PIECES: 0.2} if ByteFault.PIECES in options.byte_rates else {}
             # Nor does an age or an idle connection wake the loop, as long as a run lasts.
-            ages = {"metadata_max_age_ms": 300_000, "connections_max_idle_ms": 540_000}
+            ages = {"metadata_max_age_ms": 300_000, "connections_max_idle_ms": _DEFAULT_IDLE_MS}
             return replace(
                 options,
                 has_rival=False,
@@ -219,6 +232,7 @@ EVENTS: Final[Mapping[str, tuple[float, float]]] = {
 LATER_CALL_FAULTS: Final[Mapping[str, float]] = {
     "another thread ends": 0.5,
     "callback sends offsets": 0.2,
+    CLOSES_IN_BLOCK: 0.3,
 }
 LATER_EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "refuse logins of one broker": (1, 15),
@@ -226,11 +240,17 @@ LATER_EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "move a name": (2, 20),
     _LEAVES: (1, 10),
     ASKS: (1, 10),
+    RAISES: (0.5, 10),
+    REFUSES_OTHERS: (0.2, 5),
 }
 _LATER_SHARE: Final = 0.15
+_RAISED_SHARE: Final = 0.6  # of the fifth of the clusters with a version that can be raised
 _COMPANIONS_SHARE: Final = 0.2
 # Half of the seeds keep the one that is drawn most.
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-256")
+# By the share of the clusters with transactions v1: Kafka 3.9, 2.4, and 4.x with brokers that are
+# not upgraded yet.
+_OLD_CLUSTERS: Final = ("3.9", "2.4", "mixed", "4", "4")
 # Of the seeds with logins, those that log in by a token instead.
 _TOKENS_SHARE: Final = 0.3
 
@@ -241,6 +261,7 @@ def _with_later_draws(options: StackOptions) -> StackOptions:
 
     options = replace(
         options,
+        cluster=_with_version(source("versions"), options.cluster),
         mechanism=source("mechanism").choice(_MECHANISMS),
         has_companions=source("companions").random() < _COMPANIONS_SHARE,
     )
@@ -258,11 +279,29 @@ def _with_later_draws(options: StackOptions) -> StackOptions:
         rates |= _some(source(name), {name: most}, _LATER_SHARE)
     for name, bounds in LATER_EVENTS.items():
         rng = source(name)
-        if rng.random() < _LATER_SHARE:
+        if rng.random() < (_RAISED_SHARE if name == RAISES else _LATER_SHARE):
             intervals[name] = rng.uniform(*bounds)
+    # Brokers before 4.0 know no other version, and nothing goes back.
+    if options.cluster.is_before_4 or options.cluster.transaction_version > 1:
+        intervals.pop(RAISES, None)
     if options.tokens is not None:
         intervals |= options.tokens.event_s
     return replace(options, call_rates=rates, event_s=intervals)
+
+
+def _with_version(rng: random.Random, cluster: ClusterOptions) -> ClusterOptions:
+    """Return a cluster with transactions v1 as one of another version of the brokers, perhaps."""
+    if cluster.transaction_version != 1:
+        return cluster
+    version = rng.choice(_OLD_CLUSTERS)
+    if version == "3.9":
+        return replace(cluster, is_before_4=True)
+    if version == "2.4":
+        # Before KIP-360 no producer can raise its epoch by itself.
+        return replace(cluster, is_before_4=True, init_producer_id_version=2)
+    if version == "mixed":
+        return replace(cluster, old_node_count=rng.randint(1, cluster.node_count))
+    return cluster
 
 
 def _some(rng: random.Random, highest: Mapping[Any, float], share: float) -> dict[Any, float]:
@@ -295,7 +334,7 @@ def _settings(rng: random.Random) -> dict[str, Any]:
         "socket_connection_setup_timeout_ms": rng.choice((500, 5_000)),
         "socket_connection_setup_timeout_max_ms": 5_000,
         # The longer ones are Kafka's defaults, and the shorter ones are over within a run.
-        "connections_max_idle_ms": rng.choice((1_000, 540_000)),
+        "connections_max_idle_ms": rng.choice((1_000, _DEFAULT_IDLE_MS)),
         "metadata_max_age_ms": rng.choice((1_000, 300_000)),
         "compression_type": rng.choice(("none", "none", "lz4")),
         # Five at most: a broker remembers the last five batches of a producer.

@@ -43,11 +43,6 @@ class StackProducers:
         # Of all token providers, since each would have the same faults otherwise.
         self._rng = world.new_rng("token provider")
 
-    @property
-    def count(self) -> int:
-        """How many producers were made."""
-        return len(self._watches)
-
     def open(self, transactional_id: str) -> WatchedProducer:
         """Make a producer."""
         world = self._world
@@ -57,7 +52,13 @@ class StackProducers:
         addresses = [f"{node.host}:{node.port}" for node in steady]
         hosts = [node.host for node in steady]
         logins = LoginWatch(hosts, partial(self._coordinators, transactional_id), leaver)
-        watch = ClientWatch(settings, logins, world.history.violate, is_steady=is_steady)
+        watch = ClientWatch(
+            settings,
+            logins,
+            world.history.violate,
+            is_steady=is_steady,
+            keeps_connections=world.options.keeps_connections,
+        )
         if world.options.users:
             settings |= self._login(watch)
         # A class of its own, since a constructor starts threads that ask for its platform.

@@ -138,7 +138,7 @@ class StackRun:
         world.baton.wait(lambda: False, 1.0)
         if not world.history.violations:
             proofs = {service.name: service.proofs for service in self._regulars}
-            self.judge.finish(proofs, self._producers.count)
+            self.judge.finish(proofs)
 
     def _kill_all(self) -> None:
         """End the threads that are left, after a violation."""

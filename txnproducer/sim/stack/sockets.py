@@ -68,6 +68,14 @@ class WatchesSockets(Protocol):
         """Judge the end of a connection that works."""
         ...
 
+    def is_connected(self, node_id: int) -> None:
+        """Judge a new connection."""
+        ...
+
+    def is_ended(self, node_id: int) -> None:
+        """Judge the end of a connection by the broker."""
+        ...
+
 
 class VirtualSocket:
     """A stream socket.

@@ -1,4 +1,4 @@
-"""The options of a run whose logins are by tokens.
+"""The options of runs with logins by token.
 
 Owns: `TokenOptions`, the kinds of faults that only logins by tokens meet. Must not know: the other
 options of a run.

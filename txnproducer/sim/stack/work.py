@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from txnproducer.errors import (
@@ -21,10 +22,10 @@ from txnproducer.errors import (
 )
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from txnproducer.sim.stack.calls import InterruptError, ServiceCalls
+from txnproducer.sim.stack.calls import FORCED_MS, InterruptError, ServiceCalls
 from txnproducer.sim.stack.companion import Origin, TransactionSpans
 from txnproducer.sim.stack.judge import StackJudge
-from txnproducer.sim.stack.options import GROUP_TOPIC, OTHER_TOPICS, group_of
+from txnproducer.sim.stack.options import CLOSES_IN_BLOCK, GROUP_TOPIC, OTHER_TOPICS, group_of
 from txnproducer.sim.stack.other_thread import (
     ANOTHER_ENDS,
     ENDS,
@@ -39,6 +40,8 @@ from txnproducer.sim.world.history import Attempt
 __all__ = ["TransactionWork"]
 
 _MOST_RECORDS: Final = 12
+# In the error of an abort that has found out that the commit before it has succeeded.
+_FOUND_OUT: Final = "has succeeded after all"
 _CLAIMS: Final = {"commit_transaction": "committed", "abort_transaction": "aborted"}
 
 
@@ -120,6 +123,7 @@ class TransactionWork:
                     raise error
                 if self._rng.random() < 0.2:
                     raise InterruptError
+                self._close_in_block()
                 # As the last step: leaving the block asks for the commit, and may be interrupted.
                 attempts[0].is_commit_asked = True
 
@@ -148,6 +152,15 @@ class TransactionWork:
         return is_usable or (
             isinstance(error, KafkaError) and error.recovery in ("abort", "resume")
         )
+
+    def _close_in_block(self) -> None:
+        """Close the producer, perhaps, and again, as a service that shuts down may do."""
+        if not self._calls.strikes(CLOSES_IN_BLOCK):
+            return
+        for _ in range(2):
+            timeout = self._rng.choice((None, 0.0))
+            limit_ms = 0 if timeout is not None else self._world.delivery_ms
+            self._calls.call("close", limit_ms + FORCED_MS, partial(self._producer.close, timeout))
 
     def _see_commit(self) -> None:
         """Repeat a commit that was interrupted or timed out, but has ended meanwhile.
@@ -279,7 +292,7 @@ class TransactionWork:
         if isinstance(error, CommitOutcomeUnknownError):
             self._resolve(attempt)
         elif isinstance(error, IllegalStateError) and attempt.is_commit_asked:
-            return self._ask_for_commit(attempt)
+            return self._ask_for_commit(attempt, error)
         # None was open: its begin was interrupted.
         return isinstance(error, IllegalStateError) and not attempt.records
 
@@ -337,12 +350,11 @@ class TransactionWork:
         )
         self._claim(attempt, "unknown" if error is not None else outcome)
 
-    def _ask_for_commit(self, attempt: Attempt) -> bool:
-        """Repeat a commit that has succeeded while its abort was asked for."""
-        producer = self._producer
-        _, error = self._calls.call(
-            "commit_transaction", self._world.max_block_ms, producer.commit_transaction
-        )
+    def _ask_for_commit(self, attempt: Attempt, refusal: IllegalStateError) -> bool:
+        """Repeat a commit that has succeeded, unless its abort was the last call about it."""
+        commit, error = self._producer.commit_transaction, None
+        if _FOUND_OUT not in str(refusal):
+            _, error = self._calls.call("commit_transaction", self._world.max_block_ms, commit)
         if error is None:
             self._spans.ends(has_returned=True)
             self._claim(attempt, "committed")

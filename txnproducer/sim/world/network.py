@@ -477,7 +477,7 @@ class SimNetwork:
         if fate is FaultKind.LEFT_OUT and isinstance(body, ProduceResponse) and body.partitions:
             self._world.faults.counts[fate] += 1
             body = replace(body, partitions=body.partitions[1:])
-        self._rules.answered(request.body, body)
+        self._rules.answered(request.body, body, request.connection.node_id)
         self._tell(ClientResponse(request, body))
 
     def _time_out(self, request: ClientRequest, link: Link, life: int, now_ms: int) -> None:

@@ -27,7 +27,9 @@ from collections.abc import Collection, Iterator
 
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -153,6 +155,8 @@ class WireRules:
         self._fenced = 0
         self._fenced_under = -1
         self.commits_in_doubt = self.claims_asked = 0
+        self._begun_at: set[int] = set()
+        self._is_known = self._is_unproven = False
         self._own_id = config.transactional_id
         self._identity = ProducerIdAndEpoch.NONE
         self.member = ConsumerGroupMetadata("")
@@ -369,8 +373,9 @@ class WireRules:
             end == base and start not in numbers.refused for start, end in numbers.ends.items()
         )
 
-    def answered(self, request: Request, response: Response) -> None:
+    def answered(self, request: Request, response: Response, node_id: int) -> None:
         """Check the answer to a request."""
+        self._note_coordinator(response, node_id)
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(request, response)
         if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
@@ -400,6 +405,23 @@ class WireRules:
                 else:
                     self._refused(numbers, part.topic_partition, header, code)
 
+    def _note_coordinator(self, response: Response, node_id: int) -> None:
+        """Note which brokers have accepted a part of the transaction, as its coordinator (v1)."""
+        if isinstance(response, AddPartitionsToTxnResponse):
+            codes = {result.error_code for result in response.results}
+        elif isinstance(response, AddOffsetsToTxnResponse):
+            codes = {response.error_code}
+        elif isinstance(response, InitProducerIdResponse | EndTxnResponse):
+            self._is_known = node_id in self._begun_at
+            is_end = self._is_known or isinstance(response, InitProducerIdResponse)
+            if is_end and not response.error_code:
+                self._begun_at.clear()
+            return
+        else:
+            return
+        if codes == {ErrorCode.NONE}:
+            self._begun_at.add(node_id)
+
     def _begin_to_count(self, request: Request) -> None:
         """Begin again after a move: each coordinator may be asked twice about the end."""
         if not isinstance(request, EndTxnRequest):
@@ -412,8 +434,16 @@ class WireRules:
         self, request: Request, response: InitProducerIdResponse | EndTxnResponse
     ) -> None:
         if isinstance(request, EndTxnRequest) and request.is_commit:
-            # Counted when sent, and taken back only by an answer that leaves no doubt.
-            self.commits_in_doubt -= response.error_code not in _MAYBE_ENDED
+            # Counted when sent, and taken back only by an answer that leaves no doubt. With v1 a
+            # broker that has not answered for this transaction may repeat the end before.
+            is_proven = request.is_transaction_v2_enabled or self._is_known
+            is_answered = response.error_code not in _MAYBE_ENDED
+            self._is_unproven = not (is_proven or response.error_code)
+            self.commits_in_doubt -= is_answered and not self._is_unproven
+        elif self._is_unproven and isinstance(request, InitProducerIdRequest):
+            is_proof = request.producer_id >= 0 and not response.error_code
+            self.commits_in_doubt -= is_proof
+            self._is_unproven &= not is_proof
         is_claim = getattr(request, "transactional_id", self._own_id) != self._own_id
         if isinstance(request, InitProducerIdRequest) and response.error_code in _MAYBE_ENDED:
             self._history.inits_in_doubt[_present_identity(request)] += 1
