@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from tests.scripted_client import ScriptedClient
-from txnproducer import TransactionalProducer
+from txnproducer import KafkaTimeoutError, TransactionalProducer
 from txnproducer._protocol.events import ClientEvent, ClientRequest
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey
 from txnproducer._shell import base_producer
@@ -21,6 +22,7 @@ from txnproducer._shell import base_producer
 # Long enough for a loop of three threads on a busy machine, short enough to wait for in tests of
 # time-outs.
 SHORT_MS = 60
+PATIENCE_S = 10.0
 
 
 class LiveClient(ScriptedClient):
@@ -119,3 +121,11 @@ def impatient(one: TransactionalProducer) -> TransactionalProducer:
     """Make a producer's calls time out soon."""
     one._max_block_s = SHORT_MS / 1000
     return one
+
+
+def wait_for_topic(one: TransactionalProducer, topic: str) -> None:
+    """Ask for a topic until a producer with a short time-out knows it, on a busy machine too."""
+    asking = Retrying(
+        retry=retry_if_exception_type(KafkaTimeoutError), stop=stop_after_delay(PATIENCE_S)
+    )
+    asking(one.partitions_for, topic)

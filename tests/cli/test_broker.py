@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from txnproducer.cli import broker, main
+from txnproducer.errors import TopicExistsError
 from txnproducer.testing import PortInUseError
 
 
@@ -16,12 +17,14 @@ class FakeKafka:
     """Stands for `EmbeddedKafka`: remembers its arguments, and runs until it is interrupted."""
 
     made: dict
+    created: dict
     stopped_by: type[BaseException] | None
     bootstrap_servers = "127.0.0.1:9092"
 
     def __init__(self, nodes, version, **arguments):
         FakeKafka.made = {"nodes": nodes, "version": version, **arguments}
         FakeKafka.stopped_by = None
+        FakeKafka.created = {}
         self.nodes = nodes
 
     def __enter__(self):
@@ -29,6 +32,11 @@ class FakeKafka:
 
     def __exit__(self, exc_type, exc, traceback):
         FakeKafka.stopped_by = exc_type
+
+    def create_topic(self, name, partitions):
+        if name == "kept":
+            raise TopicExistsError(name)
+        FakeKafka.created[name] = partitions
 
     def security_config(self):
         protocol = self.made["listeners"][0]
@@ -55,6 +63,18 @@ def run(*arguments: str):
 
 def test_the_address_alone_is_on_the_standard_output_for_scripts():
     assert run().stdout == "127.0.0.1:9092\n"
+
+
+def test_topics_are_created_unless_they_are_there():
+    assert run("--topic", "orders=4", "--topic", "kept=2", "--topic", "one").exit_code == 130
+    assert FakeKafka.created == {"orders": 4, "one": 1}
+
+
+@pytest.mark.parametrize("topic", ["=4", "orders=", "orders=0", "orders=many", "orders=-1"])
+def test_a_topic_without_a_name_or_a_number_of_partitions_is_refused(topic):
+    result = run("--topic", topic)
+    assert result.exit_code == 2
+    assert f"'{topic}' is not of the form name=partitions" in result.stderr
 
 
 def test_ctrl_c_stops_the_brokers_and_ends_with_130():

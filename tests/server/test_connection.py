@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.server.bench import TOPIC, Bench, init_request
 from txnproducer._broker.handlers import handle
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record import RecordBatchBuilder
+from txnproducer._server import connection
+from txnproducer._server.apis import APIS
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.version_choice import CLIENT_VERSIONS
@@ -122,6 +126,42 @@ def test_a_request_whose_fields_do_not_fit_ends_the_connection():
     cut = (len(whole) - 4 - 6).to_bytes(4, "big") + whole[4:-6]
     assert bench.send(cut) == []
     assert bench.connection.is_closed
+
+
+def test_a_length_beyond_all_memory_ends_the_connection(caplog):
+    bench = Bench()
+    whole = bench.bytes_of(REQUESTS[ApiKey.FIND_COORDINATOR], 3)[4:]
+    changed = whole.replace(b"\x02a", b"\x82" + b"\x80" * 8 + b"\x01a")
+    assert bench.send(len(changed).to_bytes(4, "big") + changed) == []
+    assert bench.connection.is_closed
+    assert caplog.text == ""
+
+
+@given(
+    st.sampled_from(VERSIONS),
+    st.lists(st.tuples(st.integers(8), st.binary(max_size=4)), max_size=4),
+)
+def test_changed_bytes_are_answered_or_end_the_connection(known, changes):
+    (api, version), bench = known, Bench()
+    whole = bytearray(bench.bytes_of(REQUESTS[api], version))[4:]
+    for place, piece in changes:
+        at = 8 + place % (len(whole) - 8)
+        whole[at : at + 2] = piece
+    answers = bench.send(len(whole).to_bytes(4, "big") + whole)
+    # A Produce request may have become one that wants no answer (acks=0).
+    assert answers or bench.connection.is_closed or api is ApiKey.PRODUCE
+
+
+def test_a_defect_of_the_server_is_logged_and_ends_the_connection(monkeypatch, caplog):
+    def fail(*_):
+        raise KeyError("of the server")
+
+    api = replace(APIS[ApiKey.METADATA], serve=fail)
+    monkeypatch.setattr(connection, "APIS", {**APIS, ApiKey.METADATA: api})
+    bench = Bench()
+    assert bench.send(bench.bytes_of(m.MetadataRequest((TOPIC,)), 9)) == []
+    assert bench.connection.is_closed
+    assert "defect of this package" in caplog.text
 
 
 def test_a_version_that_the_broker_does_not_offer_ends_the_connection():

@@ -128,7 +128,7 @@ def send_without_begin(kafka, producer):
 
 def fill_the_memory(kafka, producer):
     open_transaction(producer)
-    kafka.delay("Produce", 0.2)
+    kafka.delay("Produce", 0.03)
     futures = [producer.send("orders", b"x" * 400) for _ in range(3)]
     # The last one has waited. Its failure aborts the transaction, and the others with it.
     futures[-1].result(5)
@@ -291,7 +291,7 @@ def compact(kafka):
 
 
 def late(kafka):
-    kafka.delay("Produce", 0.1, times=10)
+    kafka.delay("Produce", 0.04, times=10)
 
 
 def lose_answer(kafka):
@@ -447,12 +447,10 @@ SCENARIOS_ALONE: dict[str, list[Scenario]] = {
             "KafkaTimeoutError",
             "resume",
             then_send(refuse("Produce", "NOT_ENOUGH_REPLICAS", 1000)),
-            # Longer than a busy machine needs for one request. Then the record expires while it
-            # waits to be sent again, and not with a request out.
+            # Refused once, the record waits for its next attempt longer than it may take in all.
+            # So it expires while it waits, and not with a request out.
             {
-                "delivery_timeout_ms": 200,
-                "request_timeout_ms": 150,
-                "linger_ms": 0,
+                **BRIEF,
                 "retry_backoff_ms": 1_000,
                 "retry_backoff_max_ms": 1_000,
             },
@@ -623,9 +621,11 @@ CASES = [
 ]
 
 
+# Of the processor, since a machine is busy with other work as well. On an idle one a scenario
+# takes less than that by the clock, too.
 MOST_USED_MS = 50
-# A scenario that waits for a time-out of the default settings takes longer, and a busy machine
-# does not.
+# By the clock. A scenario that waits for a time-out of the default settings takes longer, and a
+# busy machine does not.
 MOST_TAKEN_MS = 2_000
 
 
@@ -639,6 +639,8 @@ def error_of(transactional_id: str | None, scenario: Scenario) -> BaseException:
             return error
         finally:
             producer.close(timeout=0)
+            # On a busy machine the time may be up before any request. The error's text shows that.
+            kafka.clear_faults()
     raise AssertionError("no error was raised")
 
 
@@ -677,7 +679,7 @@ def objections(error: BaseException, row: str, scenario: Scenario) -> list[str]:
 # The fork is one of the errors.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("transactional_id", "row", "scenario"), CASES)
-def test_a_row_of_the_page_is_reproduced_in_less_than_50_ms(
+def test_a_row_of_the_page_is_reproduced_in_less_than_50_ms_of_the_processor(
     transactional_id, row, scenario, request
 ):
     taken_ms = used_ms = math.inf

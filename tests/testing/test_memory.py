@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import socket
 import threading
 from typing import Any
 
@@ -14,17 +16,21 @@ from txnproducer import (
     TopicPartition,
     TransactionalProducer,
 )
+from txnproducer._wire.platform import Platform
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     GroupAuthorizationError,
+    IllegalStateError,
     InvalidConfigurationError,
     InvalidRecordError,
+    InvalidTxnStateError,
     InvalidTxnTimeoutError,
     KafkaError,
+    ProducerFencedError,
     SaslAuthenticationError,
     TopicAuthorizationError,
 )
-from txnproducer.testing import InMemoryKafka
+from txnproducer.testing import EmbeddedKafka, InMemoryKafka
 
 GROUP = ConsumerGroupMetadata("group")
 PLACE = TopicPartition("in", 0)
@@ -192,9 +198,45 @@ def test_a_transaction_that_timed_out_is_not_committed(kafka, producer):
     producer.begin_transaction()
     producer.send("orders", b"one", partition=0).result(5)
     kafka.time_out_transaction("t")
-    with pytest.raises(KafkaError):
+    is_v2 = kafka._cluster.transaction_version == 2
+    with pytest.raises(InvalidTxnStateError if is_v2 else ProducerFencedError):
         producer.commit_transaction()
     assert values(kafka) == []
+
+
+def test_a_transaction_that_timed_out_can_be_aborted_with_transactions_v2():
+    with InMemoryKafka({"orders": 1}) as kafka, kafka.producer("t") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"one", partition=0).result(5)
+        kafka.time_out_transaction("t")
+        producer.abort_transaction()
+        write(producer, b"two")
+        assert values(kafka) == [b"two"]
+
+
+def test_the_producers_are_closed_with_their_cluster(kafka, producer):
+    producer.begin_transaction()
+    producer.send("orders", b"one", partition=0)
+    kafka.close()
+    with pytest.raises(IllegalStateError, match="this InMemoryKafka is closed"):
+        producer.commit_transaction()
+    producer.close()
+    assert values(kafka) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "delivery_ms"),
+    [
+        ({}, 10_000),
+        ({"linger_ms": 20_000}, 120_000),
+        ({"request_timeout_ms": 20_000}, 120_000),
+        ({"delivery_timeout_ms": 50_000}, 50_000),
+    ],
+)
+def test_a_delivery_has_seconds_unless_a_time_of_it_is_given(kafka, given, delivery_ms):
+    with kafka.producer(**given) as producer:
+        assert producer._config.delivery_timeout_ms == delivery_ms
 
 
 def let_the_timer_come(kafka: InMemoryKafka) -> None:
@@ -490,6 +532,38 @@ def test_the_fixture_is_an_empty_cluster(kafka_memory):
     with kafka_memory.producer() as producer:
         producer.send("t", b"one").result(5)
     assert len(kafka_memory.records("t")) == 1
+
+
+def test_the_verbs_take_the_arguments_that_those_of_a_real_cluster_take(kafka_memory):
+    kafka_memory.create_topic("a", 3, 1)
+    kafka_memory.create_topic("b", partitions=1, replication_factor=1, timeout=5)
+    assert kafka_memory.records("a", timeout=5) == []
+    for name in ("create_topic", "records", "committed", "transactions", "fence", "producer"):
+        real = inspect.signature(getattr(EmbeddedKafka, name)).parameters
+        assert real.keys() <= inspect.signature(getattr(InMemoryKafka, name)).parameters.keys()
+
+
+def test_a_service_with_a_producer_of_its_own_is_shown_the_way_out(kafka, monkeypatch):
+    asked = []
+
+    def look_up(_, host, port):
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(Platform, "look_up", look_up)
+    with TransactionalProducer(kafka.bootstrap_servers, max_block_ms=10_000) as producer:
+        with pytest.raises(InvalidConfigurationError, match="use-kafka-listen"):
+            producer.partitions_for("orders")
+    # No host has a name of this domain (RFC 6761), whatever network a test runs in.
+    assert all(host.endswith(".invalid") for host in asked)
+
+
+def test_a_producer_that_outlives_its_cluster_says_so(kafka):
+    with kafka.producer(max_block_ms=200) as producer:
+        producer.partitions_for("orders")
+        kafka.close()
+        with pytest.raises(KafkaError, match="this InMemoryKafka is closed"):
+            producer.partitions_for("other")
 
 
 def test_a_topic_takes_the_one_setting_that_the_model_knows():

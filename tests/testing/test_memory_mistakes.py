@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from txnproducer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import KafkaError
 from txnproducer.testing import InMemoryKafka
+from txnproducer.testing._memory_faults import AskedFaults
 
 Call = Callable[[Any], object]
 
@@ -96,6 +100,92 @@ def test_a_fence_by_a_producer_that_would_be_refused_is_refused(kafka: InMemoryK
 def test_a_name_of_the_wrong_type_is_named(kafka: InMemoryKafka, call: Call, text: str) -> None:
     with pytest.raises(TypeError, match=text):
         call(kafka)
+
+
+V2_TEXT = r"\(AddPartitionsToTxn: 2\): with transactions v2 no producer sends AddPartitionsToTxn"
+OTHER_TEXT = r"\(EndTxn: 1\): the code under test has sent no such request.*clear_faults"
+
+
+@pytest.mark.parametrize("ends", ["close", "block"])
+@pytest.mark.parametrize(
+    ("api", "times", "text"), [("AddPartitionsToTxn", 2, V2_TEXT), ("EndTxn", 1, OTHER_TEXT)]
+)
+def test_a_fault_that_meets_no_request_is_warned_about_at_the_end(
+    ends: str, api: str, times: int, text: str
+) -> None:
+    kafka = InMemoryKafka()
+    kafka.fail_next(api, error="NOT_COORDINATOR", times=times)
+    with pytest.warns(UserWarning, match=text) as found:
+        kafka.close() if ends == "close" else kafka.__exit__(None, None, None)
+    assert found[0].filename == __file__
+    kafka.close()  # a second one gives no second warning
+
+
+def test_with_transactions_v1_the_warning_names_no_version() -> None:
+    kafka = InMemoryKafka(transaction_version=1)
+    kafka.lose_answer("AddPartitionsToTxn")
+    with pytest.warns(UserWarning, match="has sent no such request"):
+        kafka.close()
+
+
+def test_faults_that_were_forgotten_or_that_an_error_may_have_kept_give_no_warning() -> None:
+    with InMemoryKafka() as kafka:
+        kafka.delay("EndTxn", 1)
+        kafka.clear_faults()
+    with contextlib.suppress(LookupError), InMemoryKafka() as kafka:
+        kafka.delay("EndTxn", 1)
+        raise LookupError("of the test")
+
+
+def test_a_fault_for_all_requests_gives_no_warning() -> None:
+    with InMemoryKafka() as kafka, kafka.producer("t", max_block_ms=50) as producer:
+        kafka.fail_next("FindCoordinator", error="COORDINATOR_NOT_AVAILABLE", times=10_000)
+        with pytest.raises(KafkaError):
+            producer.init_transactions()
+
+
+def test_each_call_for_faults_of_an_api_counts_by_itself() -> None:
+    asked = AskedFaults()
+    for times in (1, 10, 2):
+        asked.add(ApiKey.END_TXN, times)
+    assert [asked.unmet({ApiKey.END_TXN: left}) for left in (13, 12, 11, 2, 1)] == [
+        {"EndTxn": 13},
+        {"EndTxn": 12},
+        {"EndTxn": 2},
+        {"EndTxn": 2},
+        {},
+    ]
+
+
+def test_a_right_is_denied_for_a_topic_that_exists(kafka: InMemoryKafka) -> None:
+    with pytest.raises(KeyError, match=r"topic is 'order': there is none.*create_topic"):
+        kafka.deny(topic="order", group="group")
+    # Nothing was denied: the refusal of the topic comes first.
+    with pytest.raises(ValueError, match="group is 'group', to which access is not denied"):
+        kafka.allow(group="group")
+
+
+def test_a_right_is_granted_again_if_it_was_denied(kafka: InMemoryKafka) -> None:
+    kafka.deny(topic="orders", transactional_id="new")
+    with pytest.raises(ValueError, match=r"transactional_id is 'now', to which .*: deny"):
+        kafka.allow(topic="orders", transactional_id="now")
+    kafka.allow(topic="orders", transactional_id="new")
+
+
+def test_a_broker_is_stopped_if_it_is_up_and_started_if_it_is_not(kafka: InMemoryKafka) -> None:
+    with pytest.raises(ValueError, match=r"broker 1 is up already: stop_node\(1\) first"):
+        kafka.start_node(1)
+    kafka.stop_node(1)
+    with pytest.raises(ValueError, match=r"broker 1 is stopped already: start_node\(1\) first"):
+        kafka.stop_node(1)
+    kafka.start_node(1)
+    with kafka.stopped(1):
+        kafka.start_node(1)
+
+
+def test_a_cluster_with_logins_has_a_user() -> None:
+    with pytest.raises(ValueError, match=r"users is empty.*leave it out"):
+        InMemoryKafka(users={})
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,8 @@ from txnproducer._protocol.messages import ApiKey
 from txnproducer._server import connection
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer.testing import InMemoryKafka
-from txnproducer.testing._memory_server import MemoryServer, _ClusterCall
+from txnproducer.testing._cluster_call import ClusterCall
+from txnproducer.testing._memory_server import MemoryServer
 
 THREAD = "txnproducer-in-memory-kafka"
 DAYS_30_NS = 30 * 86_400 * 10**9
@@ -83,7 +85,7 @@ def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server,
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_ClusterCall, "wait", interrupted)
+        patch.setattr(ClusterCall, "wait", interrupted)
         with pytest.raises(Interrupt):
             server.call(slow)
     may_go_on.set()
@@ -93,7 +95,7 @@ def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server,
 def test_a_call_that_is_interrupted_before_it_begins_has_no_effect(server, monkeypatch):
     has_begun, may_go_on = threading.Event(), threading.Event()
     calls: list[int] = []
-    wait = _ClusterCall.wait
+    wait = ClusterCall.wait
 
     def interrupted(self):
         if threading.current_thread() is threading.main_thread():
@@ -105,7 +107,7 @@ def test_a_call_that_is_interrupted_before_it_begins_has_no_effect(server, monke
         has_begun.set()
         may_go_on.wait(10)
 
-    monkeypatch.setattr(_ClusterCall, "wait", interrupted)
+    monkeypatch.setattr(ClusterCall, "wait", interrupted)
     other = threading.Thread(target=server.call, args=(block,))
     other.start()
     has_begun.wait(10)
@@ -174,9 +176,25 @@ def test_an_error_of_the_model_is_logged_and_ends_the_connection(server, monkeyp
         client.settimeout(5)
         client.sendall(Bench().bytes_of(init_request(), 5))
         assert client.recv(100) == b""
-    assert "The model of brokers has failed at InitProducerIdRequest" in caplog.text
+    assert "A request cannot be answered" in caplog.text
     assert "a defect of the model" in caplog.text
     server.call(lambda *_: None)
+
+
+def test_an_error_at_the_bytes_of_a_client_ends_its_connection_alone(server, monkeypatch, caplog):
+    def fail(*_):
+        raise LookupError("a defect of the server")
+
+    with server.connect(0) as client, server.connect(0) as other:
+        client.settimeout(5)
+        other.settimeout(5)
+        with monkeypatch.context() as patch:
+            patch.setattr(connection.ServerConnection, "receive", fail)
+            client.sendall(b"any")
+            assert client.recv(100) == b""
+        assert "a defect of the server" in caplog.text
+        other.sendall(Bench().bytes_of(init_request(), 5))
+        assert other.recv(100)
 
 
 def test_a_loop_that_fails_closes_its_sockets_and_says_so_at_the_next_call(caplog):
@@ -279,6 +297,23 @@ def test_a_forked_child_is_refused_at_once_and_leaves_the_parents_cluster_alone(
         with producer.transaction():
             producer.send("orders", b"one")
         assert len(kafka.records("orders")) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_leaves_the_certificate_of_its_parent_alone():
+    with InMemoryKafka() as kafka:
+        kafka.listen(tls=True)
+        child = os.fork()
+        if not child:
+            kafka.close()
+            del kafka
+            gc.collect()
+            os._exit(0)
+        os.waitpid(child, 0)
+        ca_file = Path(kafka.ca_file)
+        assert ca_file.exists()
+    assert not ca_file.exists()
 
 
 def test_each_call_of_many_threads_is_made_or_refused_at_the_end():

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import signal
 import threading
 import time
 
 import pytest
 
+from tests.interrupts import Interrupt
 from tests.needs import NO_COMPILED_PARTS
 from txnproducer._record.implementation import IMPL
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.testing import InMemoryKafka
+from txnproducer.testing._interruptible_baton import _Go
 
 in_python = pytest.mark.skipif(
     IMPL != "python",
     reason="virtual time needs the parts in Python: run with TXNPRODUCER_IMPL=python",
 )
+
+with_signals = pytest.mark.skipif(
+    not hasattr(signal, "setitimer"), reason="this platform has no timer signals"
+)
+
+
+@contextlib.contextmanager
+def interrupts():
+    """Yield a call that has an exception raised some seconds later, as pytest's time-out does."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield lambda delay_s: signal.setitimer(signal.ITIMER_REAL, delay_s)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -116,11 +140,94 @@ def test_a_closed_cluster_refuses_connections_and_keeps_its_records(kafka):
         with producer.transaction():
             producer.send("orders", b"1")
         kafka.close()
-        producer.begin_transaction()
-        producer.send("orders", b"2")
-        with pytest.raises(KafkaTimeoutError):
-            producer.commit_transaction()
+        with pytest.raises(KafkaError, match="this InMemoryKafka is closed"):
+            producer.begin_transaction()
     assert values(kafka) == [b"1"]
+
+
+@in_python
+@with_signals
+@pytest.mark.parametrize("delay_s", [0.001, 0.01, 0.05, 0.2])
+def test_an_interrupt_arrives_as_it_is_and_the_cluster_goes_on(kafka, delay_s):
+    with interrupts() as interrupt_after, kafka.producer("payments") as producer:
+        producer.init_transactions()
+        interrupt_after(delay_s)
+        with pytest.raises(Interrupt):
+            kafka.sleep(10**7)  # some seconds of the real clock
+        with producer.transaction():
+            producer.send("orders", b"1")
+    assert values(kafka) == [b"1"]
+
+
+@in_python
+@with_signals
+def test_an_interrupt_leaves_the_blocks_of_a_cluster_and_a_producer():
+    def run(interrupt_after):
+        with InMemoryKafka(clock="virtual") as kafka, kafka.producer("payments") as producer:
+            producer.init_transactions()
+            interrupt_after(0.05)
+            kafka.sleep(10**7)
+
+    before = threading.active_count()
+    with interrupts() as interrupt_after, pytest.raises(Interrupt):
+        run(interrupt_after)
+    assert threading.active_count() == before
+
+
+@in_python
+@with_signals
+def test_interrupts_at_any_moment_leave_a_cluster_that_goes_on(kafka):
+    rng, hits = random.Random(1), 0
+    with kafka.producer("payments", max_block_ms=600_000) as producer, interrupts() as after:
+        producer.init_transactions()
+        for _ in range(300):
+            try:
+                after(rng.uniform(0.00002, 0.005))
+                kafka.sleep(10**4)
+                after(0)
+            except Interrupt:
+                hits += 1
+        with producer.transaction():
+            producer.send("orders", b"1")
+    assert hits > 100
+    assert values(kafka) == [b"1"]
+
+
+@in_python
+def test_an_interrupt_between_the_choice_of_a_thread_and_its_wake_up_stops_nothing(
+    kafka, monkeypatch
+):
+    release = _Go.release
+
+    def interrupted(go):
+        monkeypatch.setattr(_Go, "release", release)
+        raise Interrupt
+
+    with kafka.producer("payments") as producer:
+        producer.init_transactions()
+        monkeypatch.setattr(_Go, "release", interrupted)
+        with pytest.raises(Interrupt):
+            kafka.sleep(1_000)
+        with producer.transaction():
+            producer.send("orders", b"1")
+    assert values(kafka) == [b"1"]
+
+
+@in_python
+def test_the_end_of_a_cluster_ends_the_threads_of_producers_that_are_still_open():
+    before = threading.active_count()
+    with InMemoryKafka(topics={"orders": 1}, clock="virtual") as kafka:
+        producer = kafka.producer("payments", max_block_ms=60_000)
+        producer.init_transactions()
+        producer.begin_transaction()
+        future = producer.send("orders", b"1")
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+    assert future.done()
+    with pytest.raises(KafkaError, match="this InMemoryKafka is closed"):
+        producer.commit_transaction()
+    producer.close()
+    assert threading.active_count() == before
 
 
 @in_python

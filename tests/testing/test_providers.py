@@ -178,6 +178,18 @@ def test_a_users_tests_get_a_cluster_by_the_name_of_a_fixture(project, monkeypat
     project.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
+def test_a_users_pytest_shows_a_fault_that_met_no_request(pytester):
+    pytester.makepyfile(
+        test_mine="""
+        def test_mine(kafka_memory):
+            kafka_memory.fail_next("AddOffsetsToTxn", error="NOT_COORDINATOR")
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*with transactions v2 no producer sends AddOffsetsToTxn*"])
+
+
 def test_without_a_kafka_a_users_tests_fail_in_one_clear_line(project, monkeypatch, tmp_path):
     empty = tmp_path / "nothing"
     empty.mkdir()

@@ -41,7 +41,8 @@ def refuse(kafka, api, code):
 
 def assert_told(error, request, code):
     number = int(ErrorCode[code])
-    assert f" (broker-0:9092) last answered {request} with {code} ({number}): " in str(error)
+    broker = "broker-0.use-kafka-listen.invalid:9092"
+    assert f" ({broker}) last answered {request} with {code} ({number}): " in str(error)
     assert not any(guess in str(error) for guess in GUESSES)
     assert type(error.__cause__) is type(error_for_code(number))
     assert error.causes == (error.__cause__,)

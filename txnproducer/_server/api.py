@@ -3,7 +3,7 @@
 Why it exists: on the wire a topic may be an id and a broker an address. Messages name both by
 their names and numbers.
 
-Owns: `Api`, `Ask`, `ClusterView`. Must not know: any one API.
+Owns: `Api`, `Ask`, `ClusterView`, `MalformedRequestError`. Must not know: any one API.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from txnproducer._protocol import messages as m
 
 Ask: TypeAlias = Callable[[m.Request], Any]
 """A call that passes a message to the model, and returns the model's answer."""
+
+
+class MalformedRequestError(Exception):
+    """A request has a value without a meaning. Its connection is closed."""
 
 
 class ClusterView:

@@ -7,8 +7,8 @@ Rules:
 * The version of a request decides about transactions v2, as in a real broker: it has no flag of
   its own on the wire (KIP-890).
 * A field that a version lacks has the schema's default.
-* A real broker checks more than its model. A malformed request raises ValueError here, and its
-  connection is closed.
+* A real broker checks more than its model. A malformed request raises MalformedRequestError
+  here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._server import schemas as s
-from txnproducer._server.api import Api, Ask, ClusterView
+from txnproducer._server.api import Api, Ask, ClusterView, MalformedRequestError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 _NO_ID: Final = uuid.UUID(int=0)
@@ -98,7 +98,10 @@ def _topic(topic: m.TopicMetadata) -> Any:
 
 
 def _find_coordinator(asked: Any, ask: Ask, view: ClusterView) -> Any:
-    kind = m.CoordinatorType(asked.key_type)
+    try:
+        kind = m.CoordinatorType(asked.key_type)
+    except ValueError as error:
+        raise MalformedRequestError(*error.args) from error
     # One message for each key: the model's coordinator is found for one name at a time.
     keys = asked.coordinator_keys if asked.version >= _FIND_MANY else [asked.key]
     answers = [ask(m.FindCoordinatorRequest(key, kind)) for key in keys]
@@ -151,7 +154,7 @@ def _init_producer_id(asked: Any, ask: Ask, _: ClusterView) -> Any:
 
 def _add_partitions_to_txn(asked: Any, ask: Ask, _: ClusterView) -> Any:
     if asked.version >= _ADD_MANY:
-        raise ValueError("AddPartitionsToTxn 4 and above is sent between brokers")
+        raise MalformedRequestError("AddPartitionsToTxn 4 and above is sent between brokers")
     answer = ask(
         m.AddPartitionsToTxnRequest(
             asked.v3_and_below_transactional_id,

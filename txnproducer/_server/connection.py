@@ -26,7 +26,7 @@ from txnproducer._protocol import messages as m
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._protocol.versions import ApiVersionRange
 from txnproducer._server import schemas as s
-from txnproducer._server.api import Ask, ClusterView
+from txnproducer._server.api import Ask, ClusterView, MalformedRequestError
 from txnproducer._server.apis import APIS
 from txnproducer._server.fetch import FETCH, FETCH_VERSIONS, refuse_fetch
 from txnproducer._server.login import LoginExchange, LoginFailedError, Users, new_exchange
@@ -70,13 +70,31 @@ class _HangUpError(Exception):
     """The broker ends the connection."""
 
 
-def _decoded(read: Callable[[], Any]) -> Any:
-    """Return the result of a call that reads a client's bytes, or end the connection."""
+def _decoded(schema: Any, version: int, frame: bytes) -> Any:
+    """Return a client's request, or end the connection if its bytes do not fit the schema."""
     try:
-        return read()
+        return schema.decode(frame, version=version, header=True)
+    # The schemas' errors for bytes that are too few, that have no such meaning, or that say a
+    # length beyond all memory.
+    except (ValueError, IndexError, OverflowError, struct.error) as error:
+        raise _HangUpError from error
+
+
+def _served(serve: Callable[[], Any], asked: Any) -> Any:
+    """Return the answer to a request, or end the connection."""
+    try:
+        return serve()
     except _HangUpError:
         raise
-    except Exception as error:  # the schemas raise any error where bytes do not fit
+    except MalformedRequestError as error:
+        raise _HangUpError from error
+    except Exception as error:
+        # The schemas also read a null where the protocol has none.
+        _LOG.exception(
+            "A request cannot be answered. This is a defect of this package, unless the request"
+            " has a null that the protocol forbids: %r",
+            asked,
+        )
         raise _HangUpError from error
 
 
@@ -204,10 +222,10 @@ class ServerConnection:
         if number not in offered or not _is_within(version, offered[number]):
             raise _HangUpError
         if number == FETCH:
-            return _decoded(lambda: refuse_fetch(frame, version))
+            return refuse_fetch(_decoded(s.FetchRequest, version, frame))
         key = ApiKey(number)
         api = APIS[key]
-        asked = _decoded(lambda: api.request.decode(frame, version=version, header=True))
+        asked = _decoded(api.request, version, frame)
         fault = self._script.next_fault(key)
         kind = None if fault is None else fault.kind
         if kind is ScriptedFault.REQUEST_LOST:
@@ -217,11 +235,11 @@ class ServerConnection:
         self._cluster.advance(now_ms)
         if fault is not None and kind is ScriptedFault.REFUSED:
             refusal = _Refusal(self._model(now_ms), fault.code)
-            answer = _decoded(lambda: api.serve(asked, refusal.ask, self._view))
+            answer = _served(lambda: api.serve(asked, refusal.ask, self._view), asked)
             if refusal.has_refused:
                 self._script.use_up(key)
             return answer
-        answer = _decoded(lambda: api.serve(asked, self._model(now_ms), self._view))
+        answer = _served(lambda: api.serve(asked, self._model(now_ms), self._view), asked)
         if fault is not None:
             self._script.use_up(key)
             self._due_ms += fault.delay_ms
@@ -232,11 +250,7 @@ class ServerConnection:
 
     def _model(self, now_ms: int) -> Ask:
         def ask(request: m.Request) -> m.Response:
-            try:
-                return handle(self._cluster, self._node_id, request, now_ms)
-            except Exception as error:
-                _LOG.exception("The model of brokers has failed at %s", type(request).__name__)
-                raise _HangUpError from error
+            return handle(self._cluster, self._node_id, request, now_ms)
 
         return ask
 
@@ -264,8 +278,10 @@ class ServerConnection:
             raise _HangUpError
         is_handshake = key == _SASL_HANDSHAKE
         schema = s.SaslHandshakeRequest if is_handshake else s.SaslAuthenticateRequest
-        asked = _decoded(lambda: schema.decode(frame, version=version, header=True))
-        return self._begin_login(asked) if is_handshake else self._continue_login(asked, now_ms)
+        asked = _decoded(schema, version, frame)
+        if is_handshake:
+            return _served(lambda: self._begin_login(asked), asked)
+        return _served(lambda: self._continue_login(asked, now_ms), asked)
 
     def _api_versions(self, version: int) -> Any:
         response = s.ApiVersionsResponse

@@ -19,13 +19,12 @@ FETCH_VERSIONS: Final = ApiVersionRange(4, 11)
 _CODE: Final = ErrorCode.INVALID_REQUEST
 
 
-def refuse_fetch(frame: bytes, version: int) -> Any:
+def refuse_fetch(asked: Any) -> Any:
     """Return the answer that refuses a Fetch request for each partition that it names."""
-    asked = s.FetchRequest.decode(frame, version=version, header=True)
     topic_type = s.FetchResponse.FetchableTopicResponse
     partition_type = topic_type.PartitionData
     return s.FetchResponse(
-        version=version,
+        version=asked.version,
         # At each partition as well: versions before 7 have no code for the whole answer.
         error_code=_CODE,
         responses=[

@@ -6,6 +6,7 @@ people on standard error.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from types import FrameType
@@ -13,6 +14,7 @@ from types import FrameType
 import click
 
 from txnproducer.cli._option_checks import not_empty
+from txnproducer.errors import TopicExistsError
 from txnproducer.testing import BrokerStartError, EmbeddedKafka
 from txnproducer.testing._config import HOST
 from txnproducer.testing._process import is_port_free
@@ -32,6 +34,18 @@ def _parse_settings(
             raise click.BadParameter(f"{value!r} is not of the form name=value", ctx, param)
         settings[name.strip()] = text.strip()
     return settings
+
+
+def _parse_topics(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int]:
+    topics = {}
+    for value in values:
+        name, equals, count = value.partition("=")
+        if not name or (equals and not (count.isdecimal() and int(count) > 0)):
+            raise click.BadParameter(f"{value!r} is not of the form name=partitions", ctx, param)
+        topics[name] = int(count or 1)
+    return topics
 
 
 def _listener(*, tls: bool, sasl: bool) -> str:
@@ -81,6 +95,14 @@ def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
     help="A broker setting by Kafka's name; may be given several times.",
 )
 @click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME=PARTITIONS",
+    callback=_parse_topics,
+    help="Create a topic, if there is none of that name; may be given several times.",
+)
+@click.option(
     "--data-dir",
     type=click.Path(file_okay=False),
     callback=not_empty("a folder that is thrown away"),
@@ -94,6 +116,7 @@ def command(
     sasl: bool,
     port: int | None,
     settings: dict[str, str],
+    topics: dict[str, int],
     data_dir: str | None,
 ) -> None:
     """Run a real Apache Kafka until Ctrl-C.
@@ -117,13 +140,17 @@ def command(
     previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         _tell(f"Starting Apache Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}")
-        _run(kafka)
+        _run(kafka, topics)
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _run(kafka: EmbeddedKafka) -> None:
+def _run(kafka: EmbeddedKafka, topics: dict[str, int]) -> None:
     with kafka:
+        for name, partitions in topics.items():
+            # A kept data folder has the topics of an earlier run.
+            with contextlib.suppress(TopicExistsError):
+                kafka.create_topic(name, partitions)
         # Not before: a script takes this line as the sign that the brokers serve clients.
         click.echo(kafka.bootstrap_servers)
         for name, value in kafka.security_config().items():

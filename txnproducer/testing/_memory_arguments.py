@@ -61,6 +61,8 @@ def checked_users(users: object) -> dict[str, str] | None:
         isinstance(text, str) for pair in users.items() for text in pair
     ):
         raise TypeError("users must map names to passwords, as in {'alice': 'secret'}")
+    if not users:
+        raise ValueError("users is empty, so no client could log in: name one, or leave it out")
     return dict(users)
 
 

@@ -98,6 +98,23 @@ def resources(topic: object, group: object, transactional_id: object) -> set[tup
     return found
 
 
+def deny(cluster: BrokerCluster, denied: set[tuple[Resource, str]]) -> None:
+    """Refuse clients the access to resources."""
+    # Ids and groups come into being by their use, which a test may want to be refused.
+    for kind, name in denied:
+        if kind is Resource.TOPIC and name not in cluster.topics:
+            raise KeyError(f"topic is {name!r}: there is none. Correct it, or create_topic()")
+    cluster.denied.update(denied)
+
+
+def allow(cluster: BrokerCluster, allowed: set[tuple[Resource, str]]) -> None:
+    """Grant clients the access to resources again."""
+    for kind, name in allowed - cluster.denied:
+        field = kind.name.lower()
+        raise ValueError(f"{field} is {name!r}, to which access is not denied: deny() it first")
+    cluster.denied.difference_update(allowed)
+
+
 def _check_used(cluster: BrokerCluster, transactional_id: str) -> None:
     if cluster.transaction_coordinator(transactional_id).find(transactional_id) is None:
         raise unused_id(transactional_id)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from txnproducer._broker.cluster import NOBODY, BrokerCluster, ClusterOptions
 from txnproducer._broker.transaction_coordinator import LogWrite, Marker
 from txnproducer._broker.transaction_metadata import TransactionMetadata
-from txnproducer._protocol.messages import CoordinatorType
+from txnproducer._protocol.messages import BrokerNode, CoordinatorType
 from txnproducer._protocol.rng import Rng
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
@@ -57,12 +57,30 @@ class MemoryCluster(BrokerCluster):
 
     def __init__(self, options: ClusterOptions, rng: Rng) -> None:
         super().__init__(options, rng)
+        # Names that no name service knows (RFC 6761), for a client that has not come by a producer
+        # of the cluster: "broker-0" alone may be a host of the network that the test runs in.
+        for n in self.nodes:
+            self.nodes[n] = BrokerNode(n, f"broker-{n}.use-kafka-listen.invalid", 9092)
         # By id: how often time had ended a transaction of it when the id was last written.
         self._acts_when_written: Counter[str] = Counter()
         # Before any topic is created, since both have to see the same leaders.
         self._leaders = self.leaders = self.topology.leaders = _Leaders(self.leaders)
         # The ids and groups that have left their coordinator's broker and come back.
         self._returned: set[tuple[CoordinatorType, str]] = set()
+
+    # --- brokers --------------------------------------------------------------------------------
+
+    def stop_node(self, node_id: int, now_ms: int) -> None:
+        """Stop a broker that is up."""
+        if not self.is_up(node_id):
+            raise ValueError(f"broker {node_id} is stopped already: start_node({node_id}) first")
+        super().stop_node(node_id, now_ms)
+
+    def start_node(self, node_id: int, now_ms: int) -> None:
+        """Start a broker that is stopped."""
+        if self.is_up(node_id):
+            raise ValueError(f"broker {node_id} is up already: stop_node({node_id}) first")
+        super().start_node(node_id, now_ms)
 
     # --- moves ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txnproducer._wire.platform import Platform
+from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.producer import TransactionalProducer
 
 
@@ -24,6 +25,10 @@ class MemoryPlatform(Platform):
         return self._open_socket(*arguments)
 
 
+def _cluster_is_closed(call: str) -> KafkaError:
+    return IllegalStateError(f"cannot {call}: this InMemoryKafka is closed, and its producers too")
+
+
 class MemoryProducer(TransactionalProducer):
     """The producer that ships, on the sockets of one in-memory cluster."""
 
@@ -31,6 +36,12 @@ class MemoryProducer(TransactionalProducer):
         self._platform = platform
         self._limit_ms = limit_ms
         super().__init__(**settings)
+
+    def close_with_cluster(self) -> None:
+        """Close the producer at once, because its cluster has ended."""
+        if self._refusal is None:
+            self.close(timeout=0)
+            self._refuse(_cluster_is_closed)
 
     def _longest_timeout_ms(self) -> str:
         # The server has no DescribeConfigs.

@@ -9,7 +9,8 @@ Rules:
 * The loop never waits longer than until the next answer or timer of the model is due.
 * The model's time begins with the server. It runs a check for every 200 ms that pass, so a clock
   that counted from the machine's start would run millions at once.
-* An error in the model ends the server. Its sockets are closed, and the next call raises it.
+* An error of the model's timers ends the server: its sockets are closed, and the next call raises
+  the error. One at a client's request is logged and ends that connection, and the server goes on.
 * Nothing stays: `close` ends the thread, and closes every socket that it made.
 """
 
@@ -26,60 +27,26 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._server.connection import ServerConnection
 from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 
+from ._cluster_call import ClusterCall
 from ._memory_peer import Peer
 from ._memory_tls import ServerTls
+
+if TYPE_CHECKING:
+    from ._memory_producer import MemoryProducer
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _HOST: Final = "127.0.0.1"
 _READ_BYTES: Final = 256 * 1024
-
-
-class _ClusterCall:
-    """A test's call that the loop's thread makes."""
-
-    def __init__(self, action: Callable[[BrokerCluster, int], Any]) -> None:
-        self._action = action
-        self._result: Any = None
-        self._error: Exception | None = None
-        self._is_given_up = False
-        # Held until the call is made. A Future's condition does not survive an exception that a
-        # signal raises in its wait.
-        self._made = threading.Lock()
-        self._made.acquire()
-
-    def wait(self) -> Any:
-        """Return the result, or raise the error."""
-        try:
-            self._made.acquire()
-        except BaseException:
-            self._is_given_up = True  # without effect if the call has begun
-            raise
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def make(self, cluster: BrokerCluster, now_ms: int) -> None:
-        """Make the call, unless an interrupt has ended the wait before."""
-        try:
-            if not self._is_given_up:
-                self._result = self._action(cluster, now_ms)
-        except Exception as error:  # noqa: BLE001 - it is raised to the caller
-            self._error = error
-        self._made.release()
-
-    def refuse(self, error: Exception) -> None:
-        """Raise an error to the caller instead."""
-        self._error = error
-        self._made.release()
 
 
 class MemoryServer:
@@ -92,6 +59,7 @@ class MemoryServer:
 
     Attributes:
         script: the faults to come.
+        producers: those that are closed with the cluster.
     """
 
     def __init__(
@@ -108,6 +76,7 @@ class MemoryServer:
         self._begun_ns = clock_ns()
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
+        self.producers: WeakSet[MemoryProducer] = WeakSet()
         self._peers: set[Peer] = set()
         self._listeners: list[socket.socket] = []
         # By security: whether TLS is spoken.
@@ -116,7 +85,7 @@ class MemoryServer:
         self._is_abandoned = False
         # Guards the three that follow: a call is either queued before the end, or made after it.
         self._lock = threading.Lock()
-        self._calls: deque[_ClusterCall] = deque()
+        self._calls: deque[ClusterCall] = deque()
         self._has_ended = False
         self._failure: Exception | None = None
         self._wake, self._woken = socket.socketpair()
@@ -138,7 +107,7 @@ class MemoryServer:
             RuntimeError: this process is a fork, or the model has failed.
         """
         self.refuse_fork()
-        call = _ClusterCall(action)
+        call = ClusterCall(action)
         with self._lock:
             # Without the loop there is no other thread, so the caller may look by itself.
             if self._has_ended:
@@ -193,9 +162,12 @@ class MemoryServer:
         self.call(stop)
 
     def close(self) -> None:
-        """End the thread, and close every connection. In a forked child: do nothing."""
+        """Close the producers, end the thread and every connection. In a forked child: nothing."""
         if self.is_forked:
             return
+        # First, while the loop still reads: none of them logs that it has lost its brokers.
+        for producer in list(self.producers):
+            producer.close_with_cluster()
         self._is_closing = True
         self._wake_up()
         self._thread.join()
@@ -295,7 +267,9 @@ class MemoryServer:
     # --- connections ----------------------------------------------------------------------------
 
     def _connect(self, cluster: BrokerCluster, node_id: int) -> socket.socket:
-        if self._is_closing or not cluster.is_up(node_id):
+        if self._is_closing:
+            raise ConnectionRefusedError("this InMemoryKafka is closed")
+        if not cluster.is_up(node_id):
             raise ConnectionRefusedError(f"broker {node_id} is down")
         theirs, ours = socket.socketpair()
         self._add(ours, node_id, {}, None)
@@ -384,9 +358,13 @@ class MemoryServer:
             return
         except OSError:
             data = b""
-        if data:
+        if not data:
+            self._drop(peer)
+            return
+        try:
             peer.receive(data, self._now_ms())
-        else:
+        except Exception:  # noqa: BLE001 - of one client: the others, and the test, go on
+            _LOG.exception("The in-memory cluster has failed at the bytes of a client")
             self._drop(peer)
 
     def _send_due(self) -> None:

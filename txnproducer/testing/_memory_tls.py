@@ -6,8 +6,11 @@ Must not know: sockets, Kafka.
 
 from __future__ import annotations
 
+import os
+import shutil
 import ssl
 import tempfile
+import weakref
 from pathlib import Path
 
 from ._tls import make_certificates
@@ -15,6 +18,12 @@ from ._tls import make_certificates
 _NAMES = ("localhost", "127.0.0.1")
 # More than a record of TLS (16 KiB), so one call of `read` takes all of it.
 _READ_BYTES = 256 * 1024
+
+
+def _delete(folder: str, pid: int) -> None:
+    # A fork has a copy of the object. Its parent's clients still need the files.
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class ListenerCertificate:
@@ -29,16 +38,17 @@ class ListenerCertificate:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="txnproducer-tls-")
-        files = make_certificates(Path(self._folder.name), _NAMES)
+        folder = tempfile.mkdtemp(prefix="txnproducer-tls-")
+        self._end = weakref.finalize(self, _delete, folder, os.getpid())
+        files = make_certificates(Path(folder), _NAMES)
         self.ca_file = files.ca_pem
         # The purpose names the peer: a server's context authenticates clients.
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(files.keystore_pem)
 
     def close(self) -> None:
-        """Delete the files."""
-        self._folder.cleanup()
+        """Delete the files. In a forked child: do nothing."""
+        self._end()
 
 
 class ServerTls:

@@ -139,7 +139,7 @@ class ClusterNodes:
             if time.monotonic() >= deadline:
                 late = f"was not ready within {self._startup_timeout:g} s"
                 raise BrokerStartError(self._why(index, late))
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)  # until the next look at the processes
 
     def _why(self, index: int, what: str) -> str:
         process = self._processes[index]

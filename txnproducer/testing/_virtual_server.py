@@ -13,14 +13,17 @@ import random
 import ssl
 from collections.abc import Callable
 from typing import TypeVar
+from weakref import WeakSet
 
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._server.login import Users
 from txnproducer._server.script import Script
-from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.stack.faults import ByteFaults
 from txnproducer.sim.stack.network import VirtualNetwork
 from txnproducer.sim.stack.platform import VirtualPlatform
+
+from ._interruptible_baton import InterruptibleBaton, run_whole
+from ._memory_producer import MemoryProducer
 
 __all__ = ["VirtualServer"]
 
@@ -36,6 +39,7 @@ class VirtualServer:
 
     Attributes:
         platform: of the producers.
+        producers: those that are closed with the cluster.
         is_closing: whether the server was closed or abandoned.
         is_forked: never true.
 
@@ -48,8 +52,7 @@ class VirtualServer:
 
     def __init__(self, cluster: BrokerCluster, users: Users | None = None) -> None:
         self._cluster = cluster
-        # No thread goes on where another one could: a test wants the same order each time.
-        self._baton = Baton(random.Random(1), cluster, switch_rate=0.0)
+        self._baton = InterruptibleBaton(cluster)
         # Seeded, and without faults of the bytes: a test asks for its faults by the script.
         self._network = VirtualNetwork(
             self._baton,
@@ -63,6 +66,7 @@ class VirtualServer:
             self._network,
             random.Random(1),
         )
+        self.producers: WeakSet[MemoryProducer] = WeakSet()
         self.is_closing = False
 
     @property
@@ -78,6 +82,9 @@ class VirtualServer:
         """
         # Another thread has no turn in virtual time, and would change the model beside a producer.
         self._baton.check_thread()
+        return run_whole(lambda: self._made(action))
+
+    def _made(self, action: Callable[[BrokerCluster, int], _T]) -> _T:
         self._cluster.advance(self._baton.now_ms)
         return action(self._cluster, self._baton.now_ms)
 
@@ -93,7 +100,7 @@ class VirtualServer:
         """Stop a broker, and end its connections."""
         self.call(lambda cluster, now_ms: cluster.stop_node(node_id, now_ms))
         # After the stop: the clients that notice the end find the broker down.
-        self._network.cut(node_id)
+        run_whole(lambda: self._network.cut(node_id))
 
     def listen(self, _: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
         """Refuse to open a port.
@@ -104,11 +111,20 @@ class VirtualServer:
         raise RuntimeError('clock="virtual" has no ports: listen() needs clock="real"')
 
     def close(self) -> None:
-        """End every connection, and accept none any more."""
+        """End every connection and every producer.
+
+        Raises:
+            RuntimeError: the caller is not the thread that made the cluster.
+        """
+        self._baton.check_thread()
         self.is_closing = True
         # Before the cut: a producer that notices it at once must not get a new connection.
         self._network.is_closed = True
-        self._network.cut()
+        run_whole(self._network.cut)
+        # Nothing passes the baton on after this: threads that are left would stay for ever.
+        for producer in list(self.producers):
+            producer.close_with_cluster()
+        self._baton.end_threads()
 
     def abandon(self) -> None:
         """Note that the cluster was dropped."""

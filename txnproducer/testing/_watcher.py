@@ -43,7 +43,7 @@ def _kill(processes: dict[int, str]) -> None:
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _DEATH_SECONDS
     while time.monotonic() < deadline and any(_alive(pid) for pid in ours):
-        time.sleep(0.05)
+        time.sleep(0.05)  # until the next look at the processes
 
 
 def _alive(pid: int) -> bool:

@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._protocol.messages import ApiKey
 from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire.platform import Platform
@@ -35,6 +34,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 from . import _memory_arguments as arguments
 from . import _memory_changes as changes
+from . import _memory_faults as faults
 from ._arguments import is_committed, text
 from ._memory_cluster import MemoryCluster
 from ._memory_producer import MemoryPlatform, MemoryProducer
@@ -47,13 +47,12 @@ if TYPE_CHECKING:
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
-_APIS: Final[Mapping[str, ApiKey]] = {
-    "".join(word.capitalize() for word in api.name.split("_")): api
-    for api in ApiKey
-    if api is not ApiKey.API_VERSIONS
-}
 # A unit test that meets no broker should say so in seconds. The default is a minute.
 _MAX_BLOCK_MS: Final = 5_000
+# Nor should `close` and `flush` wait for two minutes. With virtual time nobody waits for them.
+_DELIVERY: Final = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 10_000}
+# A delivery has to last at least as long as these together.
+_OF_A_DELIVERY: Final = frozenset({*_DELIVERY, "linger_ms"})
 
 
 class InMemoryKafka:
@@ -102,6 +101,7 @@ class InMemoryKafka:
         for name, partitions in arguments.checked_topics(topics).items():
             self._cluster.create_topic(name, partitions)
         self._nodes = {(node.host, node.port): n for n, node in self._cluster.nodes.items()}
+        self._asked = faults.AskedFaults()
         self._certificate: ListenerCertificate | None = None
         logins = None if names is None else Users(names)
         if arguments.is_virtual(clock):
@@ -121,17 +121,32 @@ class InMemoryKafka:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        # An error of the test may be the reason for which faults are left.
+        self._close(warns=error is None)
 
     def close(self) -> None:
-        """End the cluster. Producers that are still open lose their connections.
+        """End the cluster, and close the producers of `producer` that are still open.
+
+        Their later calls are refused. Other clients lose their connections. A `UserWarning` names
+        the faults of calls of which none has met a request. A block that an exception leaves
+        gives none.
 
         `records`, `committed`, `transactions` and `remaining_faults` can still be called. All that
         would change the cluster raises a RuntimeError.
         """
-        self._live.close()
+        self._close(warns=True)
+
+    def _close(self, *, warns: bool) -> None:
+        server = self._live
+        is_first = not (server.is_closing or server.is_forked)
+        server.close()
         if self._certificate is not None:
             self._certificate.close()
+        # Last, since a warning may be an error. By the script itself: the server may have failed.
+        unmet = self._asked.unmet(server.script.remaining())
+        if warns and is_first and unmet:
+            told = faults.warning_text(unmet, self._cluster.transaction_version)
+            warnings.warn(told, UserWarning, 3)
 
     def __del__(self) -> None:
         # An attribute of the class: the constructor may have failed.
@@ -162,7 +177,7 @@ class InMemoryKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers' addresses. Only `producer` can use them; for others see `listen`."""
+        """The brokers' addresses, which only `producer` can use. For others see `listen`."""
         return ",".join(f"{host}:{port}" for host, port in self._nodes)
 
     def producer(
@@ -172,8 +187,9 @@ class InMemoryKafka:
 
         Args:
             transactional_id: as of `TransactionalProducer`.
-            settings: likewise. `max_block_ms` is 5,000 unless it is given, and not 60,000: a test
-                should fail in seconds.
+            settings: likewise. A test should fail in seconds, so `max_block_ms` is 5,000 unless it
+                is given. With the real clock `request_timeout_ms` is 5,000 and
+                `delivery_timeout_ms` 10,000 unless one of them or `linger_ms` is given.
 
         Raises:
             RuntimeError: the cluster is closed, or this process was forked after it was made.
@@ -182,11 +198,12 @@ class InMemoryKafka:
         given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
         if transactional_id is not None:
             given["transactional_id"] = transactional_id
-        return MemoryProducer(
-            self._platform(),
-            self._cluster.options.max_transaction_timeout_ms,
-            **{**given, **settings},
-        )
+        limit_ms = self._cluster.options.max_transaction_timeout_ms
+        if isinstance(self._live, MemoryServer) and _OF_A_DELIVERY.isdisjoint(settings):
+            given |= _DELIVERY
+        made = MemoryProducer(self._platform(), limit_ms, **{**given, **settings})
+        self._live.producers.add(made)
+        return made
 
     def _platform(self) -> Platform:
         server = self._live
@@ -268,17 +285,21 @@ class InMemoryKafka:
         self,
         name: str,
         partitions: int = 1,
+        replication_factor: int | None = None,  # noqa: ARG002 - the model has no replicas
+        config: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,  # noqa: ARG002 - likewise
         *,
         compacted: bool = False,
-        config: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a topic. Every broker knows it at once.
 
         Args:
             name: one that no topic has.
             partitions: their number.
-            compacted: whether brokers refuse its records without a key.
-            config: settings of the topic by Kafka's names: `cleanup.policy`, which says the same.
+            replication_factor: without effect, as `timeout` is. A real Kafka takes them.
+            config: settings of the topic by Kafka's names: `cleanup.policy`.
+            timeout: see `replication_factor`.
+            compacted: whether brokers refuse its records without a key, as the policy says too.
 
         Raises:
             ValueError: the topic exists, the name is none of a topic, or a setting is another one.
@@ -297,7 +318,11 @@ class InMemoryKafka:
         self._open.call(create)
 
     def records(
-        self, topic: str, *, isolation: Isolation = "read_committed"
+        self,
+        topic: str,
+        *,
+        isolation: Isolation = "read_committed",
+        timeout: float = 30.0,  # noqa: ARG002 - nothing is waited for
     ) -> list[MemoryRecord]:
         """Return the records of a topic that a consumer gets, by partition and offset.
 
@@ -305,6 +330,7 @@ class InMemoryKafka:
             topic: its name.
             isolation: "read_committed" ends before the first open transaction, and leaves aborted
                 records out.
+            timeout: without effect; a real Kafka takes it.
 
         Raises:
             KeyError: there is no such topic.
@@ -358,10 +384,11 @@ class InMemoryKafka:
     def time_out_transaction(self, transactional_id: str) -> None:
         """Let the coordinator abort the id's open transaction, as if its time were up.
 
-        As on a real broker, the coordinator raises the id's epoch: the producer's next request is
-        refused with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED. A producer tells a time-out from a
-        newer producer by the time that has passed. Here none has, so the text of its error names
-        a newer producer.
+        As on a real broker, the coordinator raises the id's epoch. With transactions v2 a commit
+        is then refused with INVALID_TXN_STATE, and an abort succeeds. Any other request, and each
+        one with v1, is refused with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED. A producer tells
+        a time-out from a newer producer by the time that has passed. Here none has, so the text
+        of its error names a newer producer.
 
         If `transaction_timeout_ms` has passed and it is aborted already, this call does nothing.
 
@@ -406,11 +433,19 @@ class InMemoryKafka:
         self._open.call(lambda _, now_ms: changes.move_leader(self._cluster, place, now_ms))
 
     def stop_node(self, node: int) -> None:
-        """Stop a broker. Its connections end, and others take over its partitions and ids."""
+        """Stop a broker. Its connections end, and others take over its partitions and ids.
+
+        Raises:
+            ValueError: there is no such broker, or it is stopped already.
+        """
         self._open.stop_node(arguments.node_number(node, self._nodes.values()))
 
     def start_node(self, node: int) -> None:
-        """Start a stopped broker."""
+        """Start a stopped broker.
+
+        Raises:
+            ValueError: there is no such broker, or it is up already.
+        """
         arguments.node_number(node, self._nodes.values())
         self._open.call(lambda cluster, now_ms: cluster.start_node(node, now_ms))
 
@@ -422,7 +457,8 @@ class InMemoryKafka:
             yield
         # Also if the block has failed: the next test may use the same cluster.
         finally:
-            self.start_node(node)
+            if not self._open.call(lambda cluster, _: cluster.is_up(node)):
+                self.start_node(node)
 
     # --- rights ---------------------------------------------------------------------------------
 
@@ -439,9 +475,12 @@ class InMemoryKafka:
             topic: one that cannot be written and described.
             group: one whose offsets cannot be committed.
             transactional_id: one that cannot be used.
+
+        Raises:
+            KeyError: there is no such topic. An id and a group need not have been used.
         """
         denied = changes.resources(topic, group, transactional_id)
-        self._open.call(lambda cluster, _: cluster.denied.update(denied))
+        self._open.call(lambda cluster, _: changes.deny(cluster, denied))
 
     def allow(
         self,
@@ -450,9 +489,13 @@ class InMemoryKafka:
         group: str | None = None,
         transactional_id: str | None = None,
     ) -> None:
-        """Grant the access again that `deny` has refused. It takes the same arguments."""
+        """Grant the access again that `deny` has refused. It takes the same arguments.
+
+        Raises:
+            ValueError: access to one of them is not denied.
+        """
         allowed = changes.resources(topic, group, transactional_id)
-        self._open.call(lambda cluster, _: cluster.denied.difference_update(allowed))
+        self._open.call(lambda cluster, _: changes.allow(cluster, allowed))
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -482,19 +525,23 @@ class InMemoryKafka:
 
     def remaining_faults(self) -> dict[str, int]:
         """Return how many faults have met no request so far, by API."""
-        names = {api: name for name, api in _APIS.items()}
-        found = self._live.call(lambda _, __: self._live.script.remaining())
-        return {names[api]: count for api, count in found.items()}
+        return faults.by_name(self._live.call(lambda _, __: self._live.script.remaining()))
 
     def clear_faults(self) -> None:
         """Forget the faults that have met no request."""
-        self._open.call(lambda _, __: self._live.script.clear())
+
+        def clear(_: BrokerCluster, __: int) -> None:
+            self._live.script.clear()
+            self._asked.clear()
+
+        self._open.call(clear)
 
     def _add(self, api: str, fault: Fault, times: int) -> None:
-        # A misspelt name would meet no request, and the test would pass without its fault.
-        if text("api", api) not in _APIS:
-            raise ValueError(
-                f"{api!r} is not an API that a producer uses: it must be one of {', '.join(_APIS)}"
-            )
+        key = faults.api_of(api)
         count = arguments.count("times", times)
-        self._open.call(lambda _, __: self._live.script.add(_APIS[api], fault, count))
+
+        def add(_: BrokerCluster, __: int) -> None:
+            self._live.script.add(key, fault, count)
+            self._asked.add(key, count)
+
+        self._open.call(add)
