@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sysconfig
+from pathlib import Path
+
 import pytest
 
 from txnproducer._record.implementation import IMPL
@@ -11,3 +15,19 @@ NO_COMPILED_PARTS = (
     " and TXNPRODUCER_IMPL=python leaves them out"
 )
 needs_compiled = pytest.mark.skipif(IMPL != "cython", reason=NO_COMPILED_PARTS)
+
+
+def why_nothing_can_be_compiled() -> str:
+    """Return the tools that are missing for compiling, or nothing."""
+    command, *_ = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(command) is None:
+        return f"there is no C compiler ({command}): install one, as gcc"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if header.exists():
+        return ""
+    return f"there is no {header}: install the headers of this interpreter"
+
+
+needs_compiler = pytest.mark.skipif(
+    bool(why_nothing_can_be_compiled()), reason=why_nothing_can_be_compiled()
+)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import sent_rows
-from tests.live_client import SHORT_MS, commits_sent
+from tests.live_client import SHORT_MS, commits_sent, wait_for_topic
 from tests.sent_rows import PATIENCE_S, assert_can_only_be_aborted, values_written, written
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
@@ -155,11 +155,12 @@ def test_an_unknown_topic_times_out_and_the_transaction_can_only_be_aborted(
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_partition_that_does_not_exist_times_out_and_no_row_is_sent(make, client, is_known):
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
-    one = make(max_block_ms=SHORT_MS)
+    # The topic is learned within this time, too.
+    one = make(max_block_ms=SHORT_MS if is_known else 5 * SHORT_MS)
     values = pa.chunked_array([[b"0", b"1"], [b"2", b"3"]])
     for partitions in ([0, 7, 1, None], [0, 1, None, 7], [0, None, 1, 7]):
         if is_known:
-            one.partitions_for("topic")
+            wait_for_topic(one, "topic")
         one.begin_transaction()
         with pytest.raises(KafkaTimeoutError, match="topic 'topic' has no partition 7"):
             one.send_batch("topic", values, partitions=partitions)
@@ -220,7 +221,7 @@ def test_a_refused_topic_raises_the_refusal_and_the_transaction_can_only_be_abor
 
 def test_without_memory_rows_time_out_and_the_transaction_can_only_be_aborted(make, client):
     one = make(max_block_ms=SHORT_MS, buffer_memory=40_000, batch_size=16_384)
-    one.partitions_for("topic")
+    wait_for_topic(one, "topic")
     client.held.add(ApiKey.PRODUCE)
     one.begin_transaction()
     with pytest.raises(BufferExhaustedError, match="no buffer memory"):
@@ -241,7 +242,7 @@ def test_without_memory_rows_time_out_and_the_transaction_can_only_be_aborted(ma
 
 def test_each_wait_has_its_own_budget_when_rows_were_taken_meanwhile(make, client, monkeypatch):
     one = make(max_block_ms=10_000, buffer_memory=40_000, batch_size=16_384)
-    one.partitions_for("topic")
+    wait_for_topic(one, "topic")
     budgets = []
     wait_until = one._io.wait_until
 
@@ -291,7 +292,7 @@ def rows_that_wait_for_memory(one):
 
 def test_rows_whose_transaction_another_thread_ends_meanwhile_harm_no_later_one(make, client):
     one = make(buffer_memory=40_000, batch_size=16_384)
-    one.partitions_for("topic")
+    wait_for_topic(one, "topic")
     client.held.add(ApiKey.PRODUCE)
     one.begin_transaction()
     thread, errors = rows_that_wait_for_memory(one)
@@ -318,7 +319,7 @@ def test_rows_whose_transaction_another_thread_ends_meanwhile_harm_no_later_one(
 
 def test_a_producer_that_is_closed_meanwhile_lets_the_rows_go(make, client):
     one = make(buffer_memory=40_000, batch_size=16_384)
-    one.partitions_for("topic")
+    wait_for_topic(one, "topic")
     client.held.add(ApiKey.PRODUCE)
     one.begin_transaction()
     thread, errors = rows_that_wait_for_memory(one)

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 
 class FakeGateway:
-    def __init__(self, sleep) -> None:
-        thread = SimpleNamespace(sleep=sleep)
-        self.jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=thread)))
+    def __init__(self, acquire) -> None:
+        concurrent = SimpleNamespace(Semaphore=lambda permits: SimpleNamespace(acquire=acquire))
+        util = SimpleNamespace(concurrent=concurrent)
+        self.jvm = SimpleNamespace(java=SimpleNamespace(util=util))
 
 
 class FakeContext:
@@ -16,9 +17,9 @@ class FakeContext:
         self.is_interrupted = False
         self.is_stopped = False
         self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: self.is_stopped))
-        self._gateway = FakeGateway(self._sleep)
+        self._gateway = FakeGateway(self._acquire)
 
-    def _sleep(self, _):
+    def _acquire(self, _):
         if self.is_interrupted:
             self.is_interrupted = False  # as Java does when it raises
-            raise InterruptedError("java.lang.InterruptedException: sleep interrupted")
+            raise InterruptedError("java.lang.InterruptedException")

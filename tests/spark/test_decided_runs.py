@@ -22,7 +22,7 @@ from txnproducer.spark.ledger.decided_runs import (
 )
 from txnproducer.spark.ledger.decisions import Decision, parse_one
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.entries import Found, LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.named_runs import read_run_parts, write_part, write_run
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
@@ -100,7 +100,7 @@ def test_the_texts_stay_as_they_are_since_they_outlive_the_program(cluster, ledg
         "run": "monday",
     }
     assert json.loads(cluster.topic["run:monday"].value)["decision"] == 5
-    assert parse_one("the topic", DECISION.as_one()) == DECISION
+    assert parse_one(Found("the topic", DECISION.as_one())) == DECISION
 
 
 def test_each_record_of_a_ledger_is_recognised():

@@ -14,6 +14,7 @@ from txnproducer.spark.ledger import decisions
 from txnproducer.spark.ledger.decisions import Decision, parse_decision, parse_one, pieces_of
 from txnproducer.spark.ledger.entries import (
     MOST_METADATA_BYTES,
+    Found,
     LedgerBatch,
     LedgerEntry,
     PlanEntry,
@@ -29,6 +30,10 @@ LARGE = Decision(
     {slot: ProducerIdAndEpoch((1 << 62) + slot, 32_000) for slot in range(1000)},
 )
 ENTRY = LedgerEntry(4, "query", 2, 10, "0" * 32, decision=7)
+
+
+def parsed(stored):
+    return parse_decision([Found("the group", one) for one in stored])
 
 
 def test_the_text_stays_as_it_is_since_it_outlives_the_program():
@@ -47,17 +52,22 @@ def test_in_a_topic_it_is_one_text():
     text = '{"v":1,"batch":[4,"query",2],"v2":true,"parts":[[0,1000,3],[1,1001,0]]}'
     assert stored == OffsetAndMetadata(7, text)
     for decision in (SMALL, LARGE):
-        assert parse_one("the topic", decision.as_one()) == decision
-    for text in ("", "{}", '{"v":1,"batch":7,"v2":true,"parts":[]}'):
-        with pytest.raises(LedgerError, match="the topic does not hold a decision"):
-            parse_one("the topic", OffsetAndMetadata(7, text))
+        assert parse_one(Found("the topic", decision.as_one())) == decision
+    for text in (
+        "",
+        "{}",
+        '{"v":1,"batch":7,"v2":true,"parts":[]}',
+        '{"v":1,"batch":[4,"query",2],"v2":true,"parts":[[0,"x",3]]}',
+    ):
+        with pytest.raises(LedgerError, match="the topic does not hold a ledger's decision"):
+            parse_one(Found("the topic", OffsetAndMetadata(7, text)))
 
 
 @pytest.mark.parametrize("decision", [SMALL, LARGE])
 def test_a_decision_is_read_as_it_was_written(decision):
     stored = decision.stored()
-    assert parse_decision("group", stored) == decision
-    assert pieces_of("group", stored[0]) == len(stored)
+    assert parsed(stored) == decision
+    assert pieces_of(Found("group", stored[0])) == len(stored)
     assert all(len(one.metadata.encode()) <= MOST_METADATA_BYTES for one in stored)
 
 
@@ -65,9 +75,9 @@ def test_a_thousand_parts_are_cut_into_groups_and_count_only_together():
     stored = LARGE.stored()
     assert len(stored) > 5
     for number in range(len(stored)):
-        assert parse_decision("group", stored[:number] + stored[number + 1 :]) is None
+        assert parsed(stored[:number] + stored[number + 1 :]) is None
     swapped = [stored[1], stored[0], *stored[2:]]
-    assert parse_decision("group", swapped) is None
+    assert parsed(swapped) is None
 
 
 def test_pieces_of_two_decisions_are_none():
@@ -77,7 +87,7 @@ def test_pieces_of_two_decisions_are_none():
     for other in (newer, renumbered):
         for number in range(len(older)):
             mixed = older[:number] + other[number:]
-            assert (parse_decision("group", mixed) is None) == (number > 0)
+            assert (parsed(mixed) is None) == (number > 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -90,21 +100,28 @@ def test_a_damaged_text_is_no_decision(seed):
     cut = rng.randrange(len(text))
     fields["text"] = text[:cut] + text[cut + 1 :]
     stored[at] = OffsetAndMetadata(stored[at].offset, json.dumps(fields))
-    assert parse_decision("group", stored) is None
+    assert parsed(stored) is None
 
 
 def test_a_newer_format_and_a_consumers_offset_are_refused():
     newer = OffsetAndMetadata(1, '{"v":2}')
-    with pytest.raises(LedgerError, match="a decision of format 2; this version reads format 1"):
-        parse_decision("group", [newer])
-    for text in ("", "null", "[]", '{"v":1}', '{"v":1,"of":"x","digest":"","text":""}'):
-        with pytest.raises(LedgerError, match="the group group does not hold a decision"):
-            pieces_of("group", OffsetAndMetadata(1, text))
+    with pytest.raises(LedgerError, match="decision of format 2; this version reads format 1"):
+        parsed([newer])
+    for text in (
+        "",
+        "null",
+        "[]",
+        '{"v":1}',
+        '{"v":1,"of":"x","digest":"","text":""}',
+        '{"v":1,"of":Infinity,"digest":"","text":""}',
+    ):
+        with pytest.raises(LedgerError, match="the group does not hold a ledger's decision"):
+            pieces_of(Found("the group", OffsetAndMetadata(1, text)))
 
 
 def test_a_query_id_that_leaves_no_room_is_cut_like_the_parts():
     decision = replace(SMALL, batch=replace(BATCH, query_id="q" * 9000))
-    assert parse_decision("group", decision.stored()) == decision
+    assert parsed(decision.stored()) == decision
 
 
 def test_quotes_beyond_all_measure_are_refused():

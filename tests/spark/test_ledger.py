@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from txnproducer.admin import committed_offsets
+from txnproducer.errors import UnstableOffsetCommitError
 from txnproducer.records import OffsetAndMetadata
 from txnproducer.spark.errors import (
     LedgerError,
@@ -11,6 +13,7 @@ from txnproducer.spark.errors import (
     ReplayMismatchError,
     TornBatchError,
 )
+from txnproducer.spark.ledger import store
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import MOST_METADATA_BYTES, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import (
@@ -55,11 +58,72 @@ def test_an_entry_never_exceeds_the_brokers_limit():
         entry(7, query="q" * MOST_METADATA_BYTES).stored()
 
 
-@pytest.mark.parametrize("metadata", ["", "{}", "[]", "not json", '{"v":1}'])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "{}",
+        "[]",
+        "[" * 4000,
+        "not json",
+        '{"v":1}',
+        '{"v":1,"query":"q","writers":Infinity,"most_writers":Infinity,"rows":1,"digest":""}',
+    ],
+)
 @pytest.mark.parametrize("kind", [LedgerEntry, PlanEntry])
 def test_offsets_of_a_consumer_are_not_taken_for_a_ledger(kind, metadata):
-    with pytest.raises(LedgerError, match="does not hold a ledger"):
-        kind.parse("__txn.orders.p0", OffsetAndMetadata(5, metadata))
+    with pytest.raises(
+        LedgerError, match=r"^the group G does not hold a ledger's entry \(.+Error"
+    ):
+        kind.parse("the group G", OffsetAndMetadata(5, metadata))
+
+
+@pytest.mark.parametrize("more", ['"at":"x"', '"at":null', '"decision":[1]'])
+def test_a_field_of_another_kind_is_no_entry(more):
+    metadata = entry(7).stored().metadata.replace("}", f",{more}}}")
+    with pytest.raises(LedgerError, match="does not hold a ledger's entry"):
+        LedgerEntry.parse("group", OffsetAndMetadata(7, metadata))
+
+
+def asked(ledger):
+    """Return each question to a ledger, by the id of the group that is asked first."""
+    return {
+        "plan": ledger.read,
+        "batch": ledger.read_whole,
+        "p0": lambda: ledger.read_entries([0]),
+        "plan.0": ledger.read_decision,
+    }
+
+
+@pytest.mark.parametrize("name", asked(LEDGER))
+def test_an_entry_that_cannot_be_read_is_named_by_group_partition_and_offset(name, monkeypatch):
+    stored = {LEDGER.place: OffsetAndMetadata(41, "x" * 4000)}
+    questions = []
+
+    def offsets(servers, groups, *_, **__):
+        questions.append(list(groups))
+        return {group: stored for group in groups if group == f"__txn.orders.{name}"}
+
+    monkeypatch.setattr(store, "committed_offsets", offsets)
+    told = (
+        rf"^the group __txn\.orders\.{name}, partition 0 of the topic topic, offset 41, does not"
+        r" hold .* \(JSONDecodeError: .*Ways out: .*on_missing_ledger"
+    )
+    with pytest.raises(LedgerError, match=told) as found:
+        asked(LEDGER)[name]()
+    assert found.value.recovery == "fix"
+    assert len(questions) == 1, "another attempt finds the same"
+    assert len(str(found.value)) < 1200, "the beginning of the text is enough"
+
+
+def test_an_entry_that_stays_undecided_is_named_by_its_groups():
+    def ask(*_, **__):
+        raise UnstableOffsetCommitError("failed for partition 0")
+
+    names = [f"g{number}" for number in range(1000)]
+    told = r"one of the groups g0, g1, .*, g9 and 990 more, and .* in 5 s \(failed for partition 0"
+    with pytest.raises(UnstableOffsetCommitError, match=told):
+        committed_offsets("servers", names, 5.0, asker=ask)
 
 
 def test_an_entry_of_a_later_format_is_refused():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from txnproducer.errors import ClaimRefusedError
-from txnproducer.lease import TransactionParticipant
+from txnproducer.errors import ClaimRefusedError, KafkaTimeoutError
+from txnproducer.lease import TransactionLease, TransactionParticipant
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.driver import part_ids
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient
@@ -112,3 +115,27 @@ def test_ids_that_were_let_go_have_no_known_claims(kafka, ids, settings, asked):
     ids.forget()
     write_batch(kafka, ids, settings)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("is_commit", "advice"),
+    [(True, "ends those that are decided"), (False, "start aborts them")],
+    ids=["commit", "abort"],
+)
+def test_an_end_without_an_answer_says_how_many_parts_are_left(is_commit, advice):
+    # Of no broker: whatever connects is refused.
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    ids = PartIds(Ledger("127.0.0.1:1", "sink", "orders", {}))
+    leases = {
+        slot: TransactionLease(f"sink.p{slot}", ProducerIdAndEpoch(slot, 1), True, ())
+        for slot in range(1000)
+    }
+    began_s = time.monotonic()
+    with pytest.raises(KafkaTimeoutError) as found:
+        ids.end(leases, settings, is_commit=is_commit, timeout_ms=300)
+    assert time.monotonic() - began_s < 5, "one time for all"
+    text = str(found.value)
+    assert text.startswith("1000 of 1000 parts were not ")
+    assert "The first one is part 0: no answer about transactional id 'sink.p0'" in text
+    assert advice in text
+    ids.close()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.fake_context import FakeContext
 from txnproducer.spark.errors import StoppedError
-from txnproducer.spark.session import brief_stop, tells_of_stop
+from txnproducer.spark.session import brief_stop, raise_if_stopped, tells_of_stop
 
 # Spark's StreamExecution takes these for an interrupted query, in the text of Python's exception.
 SPARKS = re.compile(
@@ -87,3 +87,28 @@ def test_an_error_that_is_no_interrupt_is_unchanged(frame, error):
     with pytest.raises(type(error)) as found, brief_stop(frame):
         raise error
     assert found.value is error
+
+
+def test_the_context_of_the_jvm_is_asked_for_once() -> None:
+    context, asked = FakeContext(), []
+    java = context._jsc.sc()
+
+    def look_up():
+        asked.append("sc")
+        return java
+
+    context._jsc.sc = look_up
+    for _ in range(3):
+        raise_if_stopped(context)
+    assert asked == ["sc"]
+    context.is_stopped = True
+    with pytest.raises(StoppedError):
+        raise_if_stopped(context)
+
+
+def test_a_context_after_a_stopped_one_is_asked_itself() -> None:
+    stopped, living = FakeContext(), FakeContext()
+    stopped.is_stopped = True
+    with pytest.raises(StoppedError):
+        raise_if_stopped(stopped)
+    raise_if_stopped(living)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.spark.fake_topic import FakeCluster, Killed
 from txnproducer.admin import LogBatch, LogRecord
-from txnproducer.errors import TopicAuthorizationError
+from txnproducer.errors import CorruptRecordError, TopicAuthorizationError
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
-from txnproducer.spark.driver import runs
+from txnproducer.spark.driver import parallel_calls, runs
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.runs import Runs
@@ -120,16 +120,33 @@ def test_an_earlier_version_refuses_a_mark():
         LedgerEntry.parse("__txn.sink.p0", mark_of("books"))
 
 
-@pytest.mark.parametrize("value", [b"", b"7", b"[]", b'{"v":1}', b'{"number":"x","v":1}', b"\xff"])
-def test_a_topic_with_something_else_is_no_ledger(cluster, ledger, value):
-    cluster.topic["batch"] = Stored(0, 0, value)
-    with pytest.raises(LedgerError, match=r"does not hold a ledger|reads format 1"):
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"7",
+        b"[]",
+        b"[" * 100_000,
+        b'{"v":1}',
+        b'{"number":"x","v":1}',
+        b'{"number":1,"v":1,"writers":Infinity}',
+        b"\xff" * 100_000,
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_named_by_topic_offset_and_key(cluster, ledger, value):
+    cluster.topic["batch"] = Stored(41, 0, value)
+    told = (
+        r"^partition 0 of the topic books, offset 41, key 'batch', does not hold a ledger's entry "
+        r"\(\w+Error: .*Ways out: .*on_missing_ledger"
+    )
+    with pytest.raises(LedgerError, match=told) as found:
         ledger.read_whole()
+    assert len(str(found.value)) < 1200
 
 
 def test_a_record_of_a_newer_format_is_refused(cluster, ledger):
     cluster.topic["batch"] = Stored(0, 0, b'{"v":9,"number":1}')
-    with pytest.raises(LedgerError, match="has an entry of format 9"):
+    with pytest.raises(LedgerError, match=r"offset 0, key 'batch', has .* format 9"):
         ledger.read_whole()
 
 
@@ -147,7 +164,8 @@ def there(monkeypatch):
             for record in first:
                 if isinstance(record, Exception):
                     raise record
-                take(LogBatch(offset + 1, 1, False, None, (LogRecord(offset, 0, *record),)))
+                newest = {record[0]: LogRecord(offset, 0, *record)}
+                take(LogBatch(offset + 1, 1, False, None, offset, newest))
             return offset
 
         monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: 1)
@@ -163,9 +181,23 @@ def test_a_sink_in_offsets_is_refused_if_its_topic_is_there(there, first):
         check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
 
 
+def test_a_topic_of_that_name_that_cannot_be_read_is_named(there):
+    there(CorruptRecordError("partition 0 of the topic sink.ledger, offset 0: the CRC"))
+    with pytest.raises(LedgerError, match=r"topic sink\.ledger, offset 0: the CRC.*Ways out"):
+        check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
+
+
 @pytest.mark.parametrize("records", [[], *([other, LEDGERS[0]] for other in OTHERS)])
 def test_a_topic_of_that_name_that_is_no_ledger_stops_no_sink(there, records):
     there(*records)
+    check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
+
+
+def test_a_sink_in_offsets_needs_no_right_to_the_topic_of_a_ledger(monkeypatch):
+    def refuse(*_, **__):
+        raise TopicAuthorizationError("no Describe")
+
+    monkeypatch.setattr(ledger_topic, "partition_count", refuse)
     check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
 
 
@@ -259,7 +291,7 @@ def start(cluster, ledger, monkeypatch):
 
     monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
     monkeypatch.setattr(Ledger, "known_partitions", known)
-    monkeypatch.setattr(runs, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(parallel_calls, "MOST_AT_ONCE", 1)
     monkeypatch.setattr(Runs, "_holding", held)
     # Of a start that has nothing to move: it only takes the ids.
     monkeypatch.setattr(runs, "take_ids", lambda _, names, __: [cluster.step() for _ in names])

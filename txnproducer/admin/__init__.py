@@ -14,7 +14,15 @@ connection, so that nothing is left open (for frequent questions see
 from __future__ import annotations
 
 from ._brokers import broker_ids, broker_setting, wait_for_brokers, wait_for_replicas
-from ._connection import DEFAULT_TIMEOUT, Asker, again_while_passing, ask, connect, our_errors
+from ._connection import (
+    DEFAULT_TIMEOUT,
+    Asker,
+    again_while_passing,
+    ask,
+    connect,
+    our_errors,
+    some,
+)
 from ._coordinators import (
     GROUP_TOPIC,
     TRANSACTION_TOPIC,
@@ -25,7 +33,8 @@ from ._coordinators import (
     transactional_ids,
 )
 from ._groups import committed_offsets, group_ids, group_operations
-from ._log import LogBatch, LogRecord, read_log
+from ._log import ReadTo, TopicReplacedError, read_log
+from ._log_batches import LogBatch, LogRecord
 from ._topics import (
     TopicAccess,
     create_topic,
@@ -42,8 +51,10 @@ __all__ = [
     "GROUP_TOPIC",
     "LogBatch",
     "LogRecord",
+    "ReadTo",
     "TRANSACTION_TOPIC",
     "TopicAccess",
+    "TopicReplacedError",
     "again_while_passing",
     "ask",
     "broker_ids",
@@ -62,6 +73,7 @@ __all__ = [
     "our_errors",
     "partition_count",
     "read_log",
+    "some",
     "topic_access",
     "topic_settings",
     "transactional_ids",

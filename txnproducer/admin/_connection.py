@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import kafka.errors
@@ -42,6 +42,8 @@ SETTLE_SECONDS = 3.0
 # has just gone. A new connection asks again.
 _GONE = (kafka.errors.RetriableError, kafka.errors.UnknownBrokerIdError)
 UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
+
+_MOST_NAMED = 10
 
 T = TypeVar("T")
 
@@ -177,6 +179,12 @@ def our_errors(bootstrap_servers: str) -> Iterator[None]:
 def to_ms(seconds: float) -> int:
     # kafka-python takes 0 for "not given", and would wait as long as it does by default.
     return max(1, int(seconds * 1000))
+
+
+def some(names: Sequence[object]) -> str:
+    """Return the first of many names, for the text of an error."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(map(str, names[:_MOST_NAMED]))}{more}"
 
 
 def ask(

@@ -9,10 +9,10 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
-from txnproducer.errors import KafkaError
+from txnproducer.errors import KafkaError, UnstableOffsetCommitError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
-from ._connection import DEFAULT_TIMEOUT, Asker, ask
+from ._connection import DEFAULT_TIMEOUT, Asker, ask, some
 from ._topics import operations
 
 
@@ -154,7 +154,15 @@ def committed_offsets(
             )
         return found
 
-    answer = (asker or ask)(bootstrap_servers, question, timeout, **security)
+    try:
+        answer = (asker or ask)(bootstrap_servers, question, timeout, **security)
+    except UnstableOffsetCommitError as error:
+        # The client names the partition alone, which is the same in every group.
+        raise UnstableOffsetCommitError(
+            f"an open transaction has written offsets of one of the groups {some(names)}, and was"
+            f" neither committed nor aborted in {timeout:g} s ({error}). It ends by its time-out,"
+            " or when its transactional id is taken"
+        ) from error
     return {
         group: {
             TopicPartition(place.topic, place.partition): OffsetAndMetadata(

@@ -2,69 +2,68 @@
 
 A consumer at read_committed stops at the first open transaction, whoever has it. A reader that
 wants to know of certain records only whether they are decided needs the markers themselves.
+
+An offset means a place in one log. A topic that is deleted and created again has its old name and
+other offsets, so a reader that goes on somewhere names the topic's id as well (KIP-516). The id is
+in the metadata of brokers since 2.8, and a fetch goes by it since 3.1. Between the two, the answer
+could be that of a topic made within the same milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import kafka.errors
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import FetchRequest
-from kafka.record import MemoryRecords
 from tenacity import retry_if_exception_type
 
-from ._connection import DEFAULT_TIMEOUT, Asker, again_while, ask, to_ms
+from txnproducer.errors import CorruptRecordError, KafkaError
 
-# From version 13 on, a topic is named by an id that would have to be asked for first.
-_MAX_VERSION: Final = 12
+from ._connection import DEFAULT_TIMEOUT, Asker, again_while, ask
+from ._log_batches import UNREADABLE, LogBatch, read_batches
+
+# Up to this version, a fetch names a topic by its name. Without an id there is no other way.
+_MOST_BY_NAME: Final = 12
+_MOST_BY_ID: Final = 17
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _MOST_WAIT_MS: Final = 500
 # A partition has no leader, or another one, for the time of an election.
-_MOVING: Final = (
+_NO_LEADER: Final = (
     kafka.errors.NotLeaderForPartitionError,
     kafka.errors.LeaderNotAvailableError,
+)
+_MOVING: Final = (
+    *_NO_LEADER,
     kafka.errors.UnknownTopicOrPartitionError,
+    # The leader does not know the topic yet. If it was deleted, the metadata say so soon.
+    kafka.errors.UnknownTopicIdError,
+    kafka.errors.InconsistentTopicIdError,
+    # A new leader serves no record before its followers have asked for them. To a fetch it gives
+    # no error then, but `_fetch` does.
+    kafka.errors.OffsetNotAvailableError,
 )
 
 
-@dataclass(frozen=True)
-class LogRecord:
-    """A record of the log.
+class ReadTo(NamedTuple):
+    """The place up to which a log was read.
 
     Attributes:
-        offset: of the record.
-        timestamp_ms: of the record, since the epoch.
-        key, value: as stored.
+        offset: the place.
+        topic_id: of the topic that was read; None if the brokers do not say.
     """
 
     offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    topic_id: UUID | None
 
 
-@dataclass(frozen=True)
-class LogBatch:
-    """A batch of records, or the marker at the end of a transaction.
-
-    Attributes:
-        next_offset: the offset after the batch.
-        producer_id: of the producer that wrote it.
-        is_transactional: whether a marker decides about its records.
-        is_commit: of a marker: whether it is one of a commit; None for a batch of records.
-        records: none if it is a marker, or if compaction has removed them.
-    """
-
-    next_offset: int
-    producer_id: int
-    is_transactional: bool
-    is_commit: bool | None
-    records: tuple[LogRecord, ...]
+class TopicReplacedError(KafkaError):
+    """The topic was deleted and created again. The offset to begin at is one of the old topic."""
 
 
 def read_log(
@@ -75,9 +74,10 @@ def read_log(
     timeout: float = DEFAULT_TIMEOUT,
     *,
     partition: int = 0,
+    topic_id: UUID | None = None,
     asker: Asker | None = None,
     **security: Any,
-) -> int:
+) -> ReadTo:
     """Read a partition up to its end at the time of this call, open transactions included.
 
     Args:
@@ -87,62 +87,137 @@ def read_log(
         take: called with each batch, in order. After a failure batches may come again.
         timeout: seconds.
         partition: of the topic.
+        topic_id: of the topic that has this offset; None for any topic of the name.
         asker: puts the question; `ask` by default.
         **security: kafka-python's security settings.
 
     Returns:
-        The offset up to which the log was read.
+        The offset up to which the log was read, and the topic's id.
 
     Raises:
+        TopicReplacedError: the topic has another id now, or got another one meanwhile.
         UnknownTopicOrPartitionError: there is no such partition.
         KafkaTimeoutError: the cluster did not answer in time.
+        CorruptRecordError, UnsupportedCompressionTypeError, InvalidConfigurationError: a batch
+            cannot be read (the last one: the library of its codec is not installed). The text has
+            topic, partition and offset. Raised at once: the bytes stay as they are.
         KafkaError: the cluster refused (reading needs the right to Read the topic).
     """
-    place = KafkaPartition(topic, partition)
+    # One for all attempts: an earlier one may have taken batches of this very topic.
+    log = _Log(KafkaPartition(topic, partition), timeout, topic_id)
 
-    def question(client: KafkaAdminClient) -> int:
-        position = offset
-        end = _bound(client, place, OffsetSpec.LATEST, timeout)
-        if position > end:  # the topic was deleted and created again, or has lost records
-            position = 0
-        while position < end:
-            try:
-                answer = again_while(
-                    retry_if_exception_type(_MOVING),
-                    lambda at=position: _fetch(client, place, at),  # type: ignore[misc]
-                    timeout,
+    def question(client: KafkaAdminClient) -> ReadTo | KafkaError:
+        log.client = client
+        try:
+            return ReadTo(_read(log, offset, take), log.topic_id)
+        except (*UNREADABLE, TopicReplacedError) as error:
+            # Returned: the asker would put the question again.
+            return error
+
+    found = (asker or ask)(bootstrap_servers, question, timeout, **security)
+    if isinstance(found, KafkaError):
+        raise found
+    return found
+
+
+def _read(log: _Log, offset: int, take: Callable[[LogBatch], None]) -> int:
+    position = offset
+    end = log.bound(OffsetSpec.LATEST)
+    if position > end:  # the topic was deleted and created again, or has lost records
+        position = 0
+    while position < end:
+        try:
+            answer = log.fetch(position, end)
+        except kafka.errors.OffsetOutOfRangeError:
+            earliest = log.bound(OffsetSpec.EARLIEST)
+            if earliest <= position:  # it has lost records since the end was asked for
+                return min(position, log.bound(OffsetSpec.LATEST))
+            position = earliest
+            continue
+        except kafka.errors.CorruptRecordError as error:
+            raise CorruptRecordError(
+                f"{log}, offset {position}: its leader cannot read it (CORRUPT_MESSAGE)",
+                recovery="fix",
+            ) from error
+        found = position
+        for batch in read_batches(answer or b"", str(log)):
+            # A fetch begins with the whole batch that holds its offset.
+            if batch.next_offset > position:
+                take(batch)
+                position = batch.next_offset
+        if position == found:
+            if answer:
+                raise CorruptRecordError(
+                    f"{log}, offset {position}: {len(answer)} bytes, and no whole batch",
+                    recovery="fix",
                 )
-            except kafka.errors.OffsetOutOfRangeError:
-                position = max(position, _bound(client, place, OffsetSpec.EARLIEST, timeout))
-                continue
-            found = position
-            for batch in _batches(answer):
-                # A fetch begins with the whole batch that holds its offset.
-                if batch.next_offset > position:
-                    take(batch)
-                    position = batch.next_offset
-            if position == found:  # compaction has removed all that was left
-                position = end
-        return position
-
-    return (asker or ask)(bootstrap_servers, question, timeout, **security)
+            position = end  # compaction has removed all that was left
+    return position
 
 
-def _bound(client: KafkaAdminClient, place: KafkaPartition, spec: Any, timeout: float) -> int:
-    found = again_while(
-        retry_if_exception_type(_MOVING[:2]),
-        lambda: client.list_partition_offsets({place: spec}, timeout_ms=to_ms(timeout)),
-        timeout,
-    )
-    return int(found[place].offset)
+@dataclass
+class _Log:
+    """The questions about the log of a partition, each to the leader that it has by then.
 
+    Attributes:
+        place: the partition.
+        timeout: seconds for each.
+        topic_id: of the topic; None until the brokers say it.
+        client: puts them.
+    """
 
-def _fetch(client: KafkaAdminClient, place: KafkaPartition, offset: int) -> Any:
-    """Return the bytes of the log from an offset on."""
+    place: KafkaPartition
+    timeout: float
+    topic_id: UUID | None
+    client: Any = None
 
-    async def fetch() -> Any:
-        leaders = await client._async_get_leader_for_partitions([place])  # noqa: SLF001 - it has no such call
-        request = FetchRequest(
+    def __str__(self) -> str:
+        return f"partition {self.place.partition} of the topic {self.place.topic}"
+
+    def bound(self, spec: Any) -> int:
+        """Return the first offset of the log, or the end."""
+        client, place = self.client, self.place
+        # Not by the admin client's own call, which asks for the metadata and hides the id.
+        request = client._list_partition_offsets_request({place: spec}, 0)  # noqa: SLF001
+
+        def ask() -> Any:
+            answer = self._ask_leader(lambda: request)
+            return client._list_partition_offsets_process_response(answer)  # noqa: SLF001
+
+        found = again_while(retry_if_exception_type(_NO_LEADER), ask, self.timeout)
+        return int(found[place].offset)
+
+    def fetch(self, offset: int, end: int) -> Any:
+        """Return the bytes from an offset on, none if there is no record up to `end`."""
+
+        def ask() -> Any:
+            answer = self._ask_leader(lambda: self._fetch_request(offset))
+            self._raise_for(answer.error_code)
+            found = answer.responses[0].partitions[0]
+            self._raise_for(found.error_code)
+            if not found.records and found.high_watermark < end:
+                raise kafka.errors.OffsetNotAvailableError(
+                    f"{self}: its leader serves offsets up to {found.high_watermark}, and the log"
+                    f" was read up to {offset} of {end}"
+                )
+            return found.records
+
+        return again_while(retry_if_exception_type(_MOVING), ask, self.timeout)
+
+    def _fetch_request(self, offset: int) -> FetchRequest:
+        part = FetchRequest.FetchTopic.FetchPartition(
+            partition=self.place.partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=_MOST_BYTES,
+        )
+        # By name or by id: the version that the broker has decides.
+        topic = FetchRequest.FetchTopic(
+            topic=self.place.topic, topic_id=self.topic_id or UUID(int=0), partitions=[part]
+        )
+        return FetchRequest(
             replica_id=-1,
             max_wait_ms=_MOST_WAIT_MS,
             min_bytes=1,
@@ -150,49 +225,45 @@ def _fetch(client: KafkaAdminClient, place: KafkaPartition, offset: int) -> Any:
             isolation_level=0,  # the caller decides by the markers
             session_id=0,
             session_epoch=-1,  # without a session: each question names its place
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=place.topic,
-                    partitions=[
-                        FetchRequest.FetchTopic.FetchPartition(
-                            partition=place.partition,
-                            current_leader_epoch=-1,
-                            fetch_offset=offset,
-                            last_fetched_epoch=-1,
-                            log_start_offset=-1,
-                            partition_max_bytes=_MOST_BYTES,
-                        )
-                    ],
-                )
-            ],
+            topics=[topic],
             forgotten_topics_data=[],
             rack_id="",
-            max_version=_MAX_VERSION,
+            max_version=_MOST_BY_NAME if self.topic_id is None else _MOST_BY_ID,
         )
-        return await client._manager.send(request, node_id=next(iter(leaders)))  # noqa: SLF001
 
-    answer = client._manager.run(fetch)  # noqa: SLF001
-    found = answer.responses[0].partitions[0]
-    for code in (answer.error_code, found.error_code):
+    def _ask_leader(self, request: Callable[[], Any]) -> Any:
+        """Ask the leader of now, which a request is made for when the topic's id is known."""
+
+        async def ask() -> Any:
+            manager = self.client._manager  # noqa: SLF001 - it has no such call
+            described = await self.client._get_cluster_metadata([self.place.topic])  # noqa: SLF001
+            leader = self._leader_in(described["topics"])
+            return await manager.send(request(), node_id=leader)
+
+        return self.client._manager.run(ask)  # noqa: SLF001
+
+    def _leader_in(self, topics: list[dict[str, Any]]) -> int:
+        """Return the leader by the cluster's metadata, which have the topic's id as well."""
+        (topic,) = topics
+        self._raise_for(topic["error_code"])
+        self._check_id(UUID(str(topic["topic_id"])))
+        for part in topic["partitions"]:
+            if part["partition_index"] == self.place.partition:
+                if part["leader_id"] < 0:
+                    raise kafka.errors.LeaderNotAvailableError(str(self))
+                return int(part["leader_id"])
+        raise kafka.errors.UnknownTopicOrPartitionError(str(self))
+
+    def _raise_for(self, code: int) -> None:
         if code:
-            raise kafka.errors.for_code(code)(f"{place.topic}-{place.partition}")
-    return found.records
+            raise kafka.errors.for_code(code)(str(self))
 
-
-def _batches(data: Any) -> Iterator[LogBatch]:
-    records = MemoryRecords(data or b"")
-    # A batch that the answer has cut off at its end is left out by the library.
-    while (batch := records.next_batch()) is not None:
-        is_marker = batch.is_control_batch
-        content = list(batch)
-        yield LogBatch(
-            batch.next_offset,
-            batch.producer_id,
-            batch.is_transactional,
-            any(each.commit for each in content) if is_marker else None,
-            ()
-            if is_marker
-            else tuple(
-                LogRecord(each.offset, each.timestamp, each.key, each.value) for each in content
-            ),
-        )
+    def _check_id(self, found: UUID) -> None:
+        if not found.int:  # the broker does not know ids
+            return
+        if self.topic_id not in (None, found):
+            raise TopicReplacedError(
+                f"the topic {self.place.topic} was deleted and created again: its id was"
+                f" {self.topic_id}, and is {found}"
+            )
+        self.topic_id = found

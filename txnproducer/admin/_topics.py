@@ -13,6 +13,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from tenacity import retry_if_exception_type
 
 from txnproducer.errors import (
+    InvalidTopicError,
     TopicAuthorizationError,
     UnknownTopicOrPartitionError,
     error_for_code,
@@ -171,6 +172,7 @@ def partition_count(
     """Return the number of a topic's partitions, or None if there is no such topic.
 
     Raises:
+        TopicAuthorizationError: the user may not Describe it; it may be there or not.
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused.
     """
@@ -179,12 +181,16 @@ def partition_count(
         return client.describe_topics([topic])
 
     try:
-        described = ask(bootstrap_servers, question, timeout, **security)
+        (described,) = ask(bootstrap_servers, question, timeout, **security)
     except UnknownTopicOrPartitionError:
         return None
-    if not described or described[0].get("error_code"):
+    code = described["error_code"]
+    # No topic can have a name that is not allowed.
+    if code in (UnknownTopicOrPartitionError.code, InvalidTopicError.code):
         return None
-    return len(described[0]["partitions"])
+    if code:
+        raise error_for_code(code, f"topic {topic}")
+    return len(described["partitions"])
 
 
 @dataclass(frozen=True)

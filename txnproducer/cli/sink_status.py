@@ -6,10 +6,12 @@ Owns: the table and the JSON. Must not know: where the ledger is, or the meaning
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from txnproducer.cli._common import (
     cluster_options,
@@ -40,12 +42,31 @@ def _table(status: SinkStatus) -> Table:
     return table
 
 
-def _cells(one: EntryStatus) -> tuple[str, ...]:
+def _runs_table(status: SinkStatus) -> Table:
+    more = f", the newest {len(status.runs)} of {len(status.runs) + status.more_runs}"
+    table = Table(title=f"named runs{more if status.more_runs else ''}")
+    for name in ("run", "rows", "writers", "committed", "age", "digest"):
+        table.add_column(name)
+    for one in status.runs:
+        # A name may have brackets, which are markup elsewhere.
+        cells = (str(one.rows), str(one.writers), _time(one.committed_ms), _age(one.age_s))
+        table.add_row(Text(one.run_id), *cells, one.digest)
+    return table
+
+
+def _time(at_ms: int | None) -> str:
+    return "?" if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%F %T} UTC"
+
+
+def _age(age_s: float | None) -> str:
     # An entry that an earlier version has written has no time.
-    age = "?" if one.age_s is None else f"{one.age_s:.0f} s"
+    return "?" if age_s is None else f"{age_s:.0f} s"
+
+
+def _cells(one: EntryStatus) -> tuple[str, ...]:
     state = {True: "open", False: "none", None: "?"}[one.is_open]
     numbers = (str(one.batch_id), str(one.rows), str(one.writers))
-    return (one.transactional_id, *numbers, age, state, one.digest)
+    return (one.transactional_id, *numbers, _age(one.age_s), state, one.digest)
 
 
 def _place(option: click.Parameter, value: str) -> str:
@@ -99,7 +120,10 @@ def command(
     if output == "table":
         if is_known:
             # Standard output carries the JSON alone, for scripts.
-            Console(stderr=True).print(_table(status))
+            console = Console(stderr=True)
+            console.print(_table(status))
+            if status.runs:
+                console.print(_runs_table(status))
         else:
             click.echo(_unknown(sink_id, ledger_topic), err=True)
     # Also if the ledger is empty: a script always finds one line of JSON.

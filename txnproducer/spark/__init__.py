@@ -29,7 +29,7 @@ from txnproducer.spark.errors import (
 )
 from txnproducer.spark.reports import BatchReport, PartitionReport, SinkTotals
 from txnproducer.spark.sink import ExactlyOnceKafkaSink
-from txnproducer.spark.status import EntryStatus, SinkStatus
+from txnproducer.spark.status import EntryStatus, RunStatus, SinkStatus
 
 if TYPE_CHECKING:
     from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
@@ -46,6 +46,7 @@ __all__ = [
     "PartialReplayError",
     "PartitionReport",
     "ReplayMismatchError",
+    "RunStatus",
     "SchemaError",
     "SinkError",
     "SinkStatus",

@@ -230,19 +230,26 @@ def raise_if_stopped(context: Any) -> None:
         StoppedError: Spark was stopped.
         Exception: the thread was interrupted.
     """
-    java_context = context._jsc  # noqa: SLF001 - None once Spark was stopped from Python
-    if java_context is None or java_context.sc().isStopped():
+    # None once Spark was stopped from Python.
+    if context._jsc is None or _is_stopped_of(context)():  # noqa: SLF001
         raise StoppedError("Spark was stopped: rows without a commit are not written")
-    # In the JVM's thread that is pinned to ours: with its interrupt pending it does not begin to
-    # sleep, but raises.
-    _sleep_of(context._gateway)(0)  # noqa: SLF001 - there is no public way to the JVM
+    # In the JVM's thread that is pinned to ours: with its interrupt pending it takes none of the
+    # permits, but raises. A sleep of no time would do so as well, but gives the processor away.
+    _permits_of(context._gateway)(0)  # noqa: SLF001 - there is no public way to the JVM
 
 
 @lru_cache(maxsize=1)
-def _sleep_of(gateway: Any) -> Callable[[int], None]:
-    """Return the JVM's `Thread.sleep`. Py4J asks the JVM for each part of its name."""
-    sleep: Callable[[int], None] = gateway.jvm.java.lang.Thread.sleep
-    return sleep
+def _is_stopped_of(context: Any) -> Callable[[], bool]:
+    """Return the JVM's `SparkContext.isStopped`. The way to its object is one call more."""
+    is_stopped: Callable[[], bool] = context._jsc.sc().isStopped  # noqa: SLF001 - likewise
+    return is_stopped
+
+
+@lru_cache(maxsize=1)
+def _permits_of(gateway: Any) -> Callable[[int], None]:
+    """Return a function of the JVM that acquires a number of permits, of which there are none."""
+    acquire: Callable[[int], None] = gateway.jvm.java.util.concurrent.Semaphore(0).acquire
+    return acquire
 
 
 def context_of(df: Any) -> Any:

@@ -288,7 +288,10 @@ class ExactlyOnceKafkaSink:
         return self._settings.query_id
 
     def status(self) -> SinkStatus:
-        """Return the content of the ledger, and which transactions are open. It fences no task."""
+        """Return the content of the ledger, and which transactions are open. It fences no task.
+
+        Of named runs it has the 20 newest, and the number of the others.
+        """
         return read_status(self._ledger)
 
     def refresh_ledger(self, query_id: str | None = None) -> int:

@@ -17,6 +17,8 @@ Rules:
 * Every part gets a ledger entry before the first one is ended, even a part that is to be aborted.
   It proves that this attempt had all of the ids when it looked at the ledger. So it has seen all
   that an earlier attempt had ended, and that attempt can end nothing more.
+* All ends of a call have one deadline. Parts are ended some at once, and after a quarter of the
+  time the rest by one call.
 * A part that cannot be ended is looked up in the ledger. If its entry is there, it is committed.
   If not, the next attempt finds the others committed, and completes the batch.
 * An abort is best effort. It touches only transactions of this query.
@@ -25,16 +27,23 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final
 
-from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.admin import some
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs import MOST_AT_ONCE, Runs
+from txnproducer.spark.driver.parallel_calls import at_once
+from txnproducer.spark.driver.part_ends import PartEnds, ends_of
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
@@ -52,8 +61,8 @@ from txnproducer.spark.tasks.open_part import OpenPart
 
 _LOG = logging.getLogger(__name__)
 
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
+# The least time of a look at the ledger after failed commits.
+_LOOK_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -103,12 +112,12 @@ class PartCommits:
         found = {part.partition: (part.rows, part.digest) for part in ours}
         slots = assign_slots(batch_id, done, found, self.rules.on_replay_mismatch)
         # All entries are added before the first transaction ends: a part that is lost shows here.
-        prepared = _at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
+        prepared = at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
         # The rows of these are committed already, by an earlier attempt.
-        _at_once(self._abort, [part for part in prepared if part.slot.is_committed])
+        self._abort_committed([part for part in prepared if part.slot.is_committed])
         self._tell("batch_before_commit", ours)
         left = [part for part in prepared if not part.slot.is_committed]
-        _at_once(self._end, left)
+        self._commit_each(left)
         self._tell("batch_after_commit", ours)
         _LOG.info(
             "batch %d of query %s: %d rows, %d transactions, %d replayed",
@@ -125,8 +134,14 @@ class PartCommits:
             rows = sum(part.rows for part in parts)
             check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
         # Tasks that did not see the whole batch yet have written their rows once more.
-        _at_once(self._abort, parts)
+        self._abort_committed(parts)
         _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
+
+    def _abort_committed(self, parts: Sequence[OpenPart | _Prepared]) -> None:
+        """Abort parts with rows that are committed already. A failure changes nothing there."""
+        if parts:
+            with _best_effort("not all parts are aborted"), self._ends() as ends:
+                self._abort_each(parts, ends)
 
     def _prepare(self, part: OpenPart, batch: LedgerBatch, slot: Slot) -> _Prepared:
         """Add the ledger's entry to a part, which also shows that the part is still alive."""
@@ -154,72 +169,159 @@ class PartCommits:
                 recovery="restart",
             ) from error
 
-    def _end(self, part: _Prepared) -> None:
-        entry, slot = part.entry, part.slot.number
-        tell(self.on_event, "partition_before_commit", entry.batch_id, entry.rows, part.partition)
-        try:
-            with self._resumed(part.lease) as producer:
-                producer.commit_transaction()
-        except KafkaError as error:
-            # An answer may be lost after the commit; the read waits until the transaction is
-            # decided.
-            if self.ledger.read_entries([slot]).get(slot) != entry:
-                raise CommitIncompleteError(
-                    f"batch {entry.batch_id}: partition {part.partition} could not be committed"
-                    f" ({type(error).__name__}: {error}); others of the batch may be. Start the"
-                    " query again: it completes the batch",
-                    recovery="restart",
-                ) from error
-            _LOG.warning(
-                "batch %d, partition %d is committed, though the commit said: %s",
-                entry.batch_id,
-                part.partition,
-                error,
-            )
-        tell(self.on_event, "partition_committed", entry.batch_id, entry.rows, part.partition)
+    def _commit_each(self, parts: Sequence[_Prepared]) -> None:
+        if not parts:
+            return
+        with self._ends() as ends:
+            failed = self._end_each(ends, parts)
+            lost = [part for part in parts if _needs_abort(failed.get(part.partition))]
+            self._abort_each(lost, ends)
+            if failed:
+                self._judge({part: failed.get(part.partition) for part in parts}, ends)
+
+    def _end_each(self, ends: PartEnds, parts: Sequence[_Prepared]) -> dict[int, KafkaError]:
+        """Commit parts. Return the error of each that is not, or perhaps not, committed."""
+        begun: set[int] = set()
+        failed: dict[int, KafkaError] = {}
+
+        def commit(part: _Prepared) -> None:
+            if ends.is_slow:
+                return
+            begun.add(part.partition)
+            self._tell_part("partition_before_commit", part)
+            error = ends.end_one(part.lease)
+            if error is None:
+                self._tell_part("partition_committed", part)
+            else:
+                failed[part.partition] = error
+
+        at_once(commit, parts)
+        # A commit may be repeated under its lease.
+        again = [part for part in parts if _is_open_question(part, begun, failed)]
+        for part in again:
+            if part.partition not in begun:
+                self._tell_part("partition_before_commit", part)
+        errors = ends.end_all([part.lease for part in again], is_commit=True) if again else {}
+        for part in again:
+            error = errors.get(part.lease.transactional_id)
+            if error is None:
+                failed.pop(part.partition, None)
+                self._tell_part("partition_committed", part)
+            else:
+                failed[part.partition] = error
+        return failed
+
+    def _judge(self, ends: Mapping[_Prepared, KafkaError | None], by: PartEnds) -> None:
+        """Find the parts in the ledger of which the commit has failed.
+
+        An answer may be lost after the commit.
+
+        Raises:
+            CommitIncompleteError: some are not there.
+        """
+        doubtful = [part for part, error in ends.items() if error is not None]
+        entries = self._entries_of(doubtful, max(_LOOK_S, by.left_ms / 1000))
+        left = [part for part in doubtful if entries.get(part.slot.number) != part.entry]
+        for part in doubtful:
+            if part not in left:
+                text = "batch %d, partition %d is committed, though the commit said: %s"
+                _LOG.warning(text, part.entry.batch_id, part.partition, ends[part])
+                self._tell_part("partition_committed", part)
+        if not left:
+            return
+        error = ends[left[0]]
+        raise CommitIncompleteError(
+            f"batch {left[0].entry.batch_id}: partition {left[0].partition} could not be committed"
+            f" ({type(error).__name__}: {error}). In all {len(left)} of {len(ends)} partitions"
+            f" ({some([part.partition for part in left])}) are not committed, or it is not known;"
+            " the others are. Start the query again with the same rows: it completes the batch."
+            f" {self._left_open()}",
+            recovery="restart",
+        ) from error
+
+    def _entries_of(
+        self, parts: Sequence[_Prepared], timeout_s: float
+    ) -> Mapping[int, LedgerEntry]:
+        slots = [part.slot.number for part in parts]
+        # One that is still open keeps the first question waiting, for all of them.
+        for waits, limit_s in ((True, timeout_s), (False, _LOOK_S)):
+            try:
+                return self.ledger.read_entries(
+                    slots, waits_for_undecided=waits, timeout_s=limit_s
+                )
+            except KafkaError as error:
+                _LOG.warning("the ledger does not show %d partitions: %s", len(slots), error)
+        return {}
 
     # --- abort ----------------------------------------------------------------------------------
 
     def abort(self, parts: Sequence[OpenPart | None], query_id: str | None = None) -> None:
         """Abort the open transactions of a batch, as far as they are known. It never raises.
 
+        All of it has the time of one call that blocks (`max.block.ms`).
+
         Args:
             parts: of the tasks; None for each task without a message.
             query_id: of the query that the batch belongs to, if it is known.
         """
-        _at_once(self._abort, [part for part in parts if part is not None])
-        queries = {part.query_id for part in parts if part is not None} | ({query_id} - {None})
+        ours = [part for part in parts if part is not None]
+        queries = {part.query_id for part in ours} | ({query_id} - {None})
         silent = [number for number, part in enumerate(parts) if part is None]
-        # Taking an id of another query's sink would fence that query's task.
-        if not silent or not self._is_ours(queries):
-            return  # their transactions end by the time-out, or at the next start
-        _at_once(self._fence, silent)
+        with _best_effort("not all parts are aborted"), self._ends() as ends:
+            self._abort_each(ours, ends)
+            # Taking an id of another query's sink would fence that query's task. The others'
+            # transactions end by the time-out, or at the next start.
+            if silent and ends.left_ms and self._is_ours(queries, ends.left_ms / 1000):
+                errors = ends.take_all(map(self.ledger.transactional_id, silent))
+                self._log_left(errors, len(silent))
 
-    def _abort(self, part: OpenPart | _Prepared) -> None:
-        if part.lease is None:
+    def _abort_each(self, parts: Sequence[OpenPart | _Prepared], ends: PartEnds) -> None:
+        leases = [part.lease for part in parts if part.lease is not None]
+        if leases:
+            errors = ends.end_all(leases, is_commit=False)
+            self._log_left(errors, len(leases))
+
+    def _log_left(self, errors: Mapping[str, KafkaError], count: int) -> None:
+        if not errors:
             return
-        with _best_effort(f"partition {part.partition}: not aborted"):
-            with self._resumed(part.lease) as producer:
-                producer.abort_transaction()
+        name, error = next(iter(errors.items()))
+        _LOG.warning(
+            "%d of %d transactions were not aborted, the first one that of %s (%s: %s). %s",
+            len(errors),
+            count,
+            name,
+            type(error).__name__,
+            error,
+            self._left_open(),
+        )
 
-    def _is_ours(self, queries: Iterable[str | None]) -> bool:
+    def _left_open(self) -> str:
+        return (
+            "Nothing has to be done about open transactions: the next start ends them, or the "
+            f"broker does after transactionTimeout ({self.settings['transaction.timeout.ms']} ms)"
+        )
+
+    def _is_ours(self, queries: Iterable[str | None], timeout_s: float) -> bool:
         """Return whether the sink is this query's. The tasks of another one must not be fenced."""
         plan = None
         with _best_effort("the plan cannot be read"):
-            plan, _ = self.ledger.read(waits_for_undecided=False)
+            plan, _ = self.ledger.read(waits_for_undecided=False, timeout_s=timeout_s)
         return plan is not None and set(queries) == {plan.query_id}
 
-    def _fence(self, partition: int) -> None:
-        with _best_effort(f"partition {partition}: not fenced"):
-            Runs(self.ledger, self.rules).take(partition, self.settings)
-
     # --- both -----------------------------------------------------------------------------------
+
+    def _ends(self) -> AbstractContextManager[PartEnds]:
+        # The configuration needs an id, and any one of the sink will do.
+        return ends_of(config_for(self.settings, self.ledger.plan_id))
 
     @contextmanager
     def _resumed(self, lease: TransactionLease) -> Iterator[TransactionalProducer]:
         config = config_for(self.settings, lease.transactional_id)
         with closing(TransactionalProducer.resume_from_config(lease, config)) as producer:
             yield producer
+
+    def _tell_part(self, name: str, part: _Prepared) -> None:
+        tell(self.on_event, name, part.entry.batch_id, part.entry.rows, part.partition)
 
     def _tell(self, name: str, parts: Sequence[OpenPart]) -> None:
         tell(self.on_event, name, parts[0].batch_id, sum(part.rows for part in parts))
@@ -242,11 +344,19 @@ def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
     return ours
 
 
-def _at_once(call: Callable[[_In], _Out], inputs: Iterable[_In]) -> list[_Out]:
-    """Call for all inputs, some at once. No call is under way when this returns or raises."""
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        # The list reads every result, so that an error in one of the threads is raised here.
-        return list(pool.map(call, inputs))
+def _needs_abort(error: KafkaError | None) -> bool:
+    # Nothing of it is committed, and nobody else ends it.
+    return error is not None and error.recovery == "abort"
+
+
+def _is_open_question(
+    part: _Prepared, begun: Collection[int], failed: Mapping[int, KafkaError]
+) -> bool:
+    """Return whether a part has to be committed by another call: it has no clear answer."""
+    error = failed.get(part.partition)
+    return part.partition not in begun or isinstance(
+        error, (KafkaTimeoutError, CommitOutcomeUnknownError)
+    )
 
 
 @contextmanager

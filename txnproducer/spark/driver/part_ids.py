@@ -115,12 +115,13 @@ class PartIds:
             ended and gone on, or aborted by its time-out. The ledger's entry tells which.
 
         Raises:
-            KafkaError: it is not known of a part whether it was ended.
+            KafkaError: it is not known of some parts whether they were ended; that of the first
+                one, with their number in its text.
         """
         client = self._client_of(settings)
         ends = client.end_ids(leases.values(), is_commit=is_commit, timeout_ms=timeout_ms)
         over: dict[int, KafkaError] = {}
-        unclear: KafkaError | None = None
+        unclear: dict[int, KafkaError] = {}
         for slot, lease in leases.items():
             result = ends[lease.transactional_id]
             self._note(slot, lease, result)
@@ -129,10 +130,10 @@ class PartIds:
             if result.error is not None and sign_of_loss(result.error) is not None:
                 over[slot] = result.error
             elif result.error is not None:
-                unclear = result.error
+                unclear[slot] = result.error
         # Only now: the identities of the others are known by then.
-        if unclear is not None:
-            raise unclear
+        if unclear:
+            raise _with_count(unclear, len(leases), is_commit=is_commit)
         return over
 
     def _note(self, slot: int, lease: TransactionLease, result: EndResult) -> None:
@@ -167,3 +168,19 @@ class PartIds:
             config = config_for(settings, self._ledger.transactional_id(0))
             self._client = CoordinatorClient(config)
         return self._client
+
+
+def _with_count(unclear: Mapping[int, KafkaError], count: int, *, is_commit: bool) -> KafkaError:
+    """Return the error of the first of some parts, with their number and the way out."""
+    slot, error = next(iter(unclear.items()))
+    end, then = "aborted", "aborts them"
+    if is_commit:
+        end, then = "committed", "ends those that are decided, and writes the others again"
+    text = (
+        f"{len(unclear)} of {count} parts were not {end}, or it is not known. The first one is"
+        f" part {slot}: {error}. Nothing has to be done about open transactions: the next run or"
+        f" start {then}, or the broker aborts them after their time-out"
+    )
+    # The same object: its class and its cause say whether another run may help.
+    error.args = (text,)
+    return error

@@ -237,7 +237,10 @@ class PartitionBatches:
     def _attempt(
         self, plan: BatchPlan, batches: list[Any], raise_if_stopped: Callable[[], None]
     ) -> PartitionReport:
-        raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
+        # Before the id is taken: Spark reports a stop only to a thread that waits for a job. With
+        # an id that is held, nothing lasts until the next look, which comes before the commit.
+        if not self._kept.is_held:
+            raise_if_stopped()
         return take_steps(self._transaction(plan, batches, raise_if_stopped))
 
     def _transaction(

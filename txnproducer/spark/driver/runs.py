@@ -30,10 +30,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from txnproducer.errors import (
     IllegalStateError,
@@ -41,6 +40,7 @@ from txnproducer.errors import (
     UnstableOffsetCommitError,
 )
 from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.parallel_calls import at_once
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
 from txnproducer.spark.ledger.producers import holding, take_ids
@@ -48,7 +48,6 @@ from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger
 
 _LOG = logging.getLogger(__name__)
-MOST_AT_ONCE: Final = 8
 
 _Entries: TypeAlias = dict[int, LedgerEntry]
 
@@ -345,8 +344,7 @@ class Runs:
         # Only to find the slots with an entry: each is read again when its id is taken.
         _, entries = self._ledger.read(range(plan.most_writers), waits_for_undecided=False)
         if entries:
-            with ThreadPoolExecutor(min(len(entries), MOST_AT_ONCE)) as pool:
-                list(pool.map(lambda slot: self._refresh(slot, plan, settings), entries))
+            at_once(lambda slot: self._refresh(slot, plan, settings), entries)
         return len(entries)
 
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
@@ -381,8 +379,7 @@ class Runs:
         """
         if self._ledger.is_moving:
             # Each entry moves in a transaction under its own id.
-            with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-                list(pool.map(lambda partition: self._move(partition, settings), partitions))
+            at_once(lambda partition: self._move(partition, settings), partitions)
             return
         take_ids(self._ledger, map(self._ledger.transactional_id, partitions), settings)
 

@@ -25,7 +25,15 @@ import xxhash
 
 from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TransactionLease
 from txnproducer.spark.errors import LedgerError
-from txnproducer.spark.ledger.entries import MOST_METADATA_BYTES, LedgerBatch, LedgerEntry
+from txnproducer.spark.ledger.entries import (
+    MOST_METADATA_BYTES,
+    UNREADABLE,
+    Found,
+    LedgerBatch,
+    LedgerEntry,
+    no_entry,
+    other_format,
+)
 
 FORMAT: Final = 1
 # Of the text in one offset. It is quoted once more, and its own quotes are few.
@@ -101,21 +109,20 @@ class Decision:
         return {"batch": batch, "v2": self.is_transaction_v2, "parts": parts}
 
 
-def pieces_of(group: str, first: OffsetAndMetadata) -> int:
+def pieces_of(first: Found) -> int:
     """Return into how many offsets a decision is cut, by the first one.
 
     Raises:
         LedgerError: it is none, or a newer version of this package wrote it.
     """
-    return _piece(group, first)[0]
+    return _piece(first)[0]
 
 
-def parse_decision(group: str, stored: Sequence[OffsetAndMetadata]) -> Decision | None:
+def parse_decision(offsets: Sequence[Found]) -> Decision | None:
     """Read a stored decision.
 
     Args:
-        group: of the first offset, for errors.
-        stored: the offsets of all groups that have one, in their order.
+        offsets: those of all groups that have one, in their order.
 
     Returns:
         The decision, or None if it is not whole: then nothing was decided.
@@ -123,57 +130,53 @@ def parse_decision(group: str, stored: Sequence[OffsetAndMetadata]) -> Decision 
     Raises:
         LedgerError: an offset holds something else, or a newer version of this package wrote it.
     """
-    found = [_piece(group, one) for one in stored]
-    if len({one.offset for one in stored}) != 1 or len({head[:2] for head in found}) != 1:
+    found = [_piece(one) for one in offsets]
+    numbers = {one.stored.offset for one in offsets}
+    if len(numbers) != 1 or len({head[:2] for head in found}) != 1:
         return None
     total, digest, _ = found[0]
     text = "".join(piece for _, _, piece in found)
     if len(found) != total or _digest(text) != digest:
         return None
     # Only now: a text with the right digest is one that `stored` has made.
-    return _decision(stored[0].offset, json.loads(text))
+    return _decision(numbers.pop(), json.loads(text))
 
 
-def parse_one(place: str, stored: OffsetAndMetadata) -> Decision:
+def parse_one(found: Found) -> Decision:
     """Read a decision that is one record.
 
     Args:
-        place: of the record, for errors.
-        stored: its number and text, of a format that is known.
+        found: its number and text, of a format that is known.
 
     Raises:
         LedgerError: it holds something else.
     """
+    stored = found.stored
     try:
         return _decision(stored.offset, json.loads(stored.metadata))
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerError(
-            f"{place} does not hold a decision: its text is {stored.metadata!r}"
-        ) from error
+    except UNREADABLE as error:
+        raise no_entry(found.place, "decision", error, stored.metadata) from error
 
 
 def _decision(number: int, fields: Mapping[str, Any]) -> Decision:
+    # Converted, so that a text in the place of a number raises here and not in a request.
     parts = {
-        slot: ProducerIdAndEpoch(producer, epoch) for slot, producer, epoch in fields["parts"]
+        int(slot): ProducerIdAndEpoch(int(producer), int(epoch))
+        for slot, producer, epoch in fields["parts"]
     }
     return Decision(number, LedgerBatch(*fields["batch"]), bool(fields["v2"]), parts)
 
 
-def _piece(group: str, stored: OffsetAndMetadata) -> tuple[int, str, str]:
+def _piece(found: Found) -> tuple[int, str, str]:
+    place, stored = found
     try:
         fields = json.loads(stored.metadata)
         version = fields["v"]
         if version == FORMAT:
             return int(fields["of"]), str(fields["digest"]), str(fields["text"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerError(
-            f"the group {group} does not hold a decision: its metadata is {stored.metadata!r}. "
-            "Groups named __txn.* are the sink's own; no consumer may use them"
-        ) from error
-    raise LedgerError(
-        f"the group {group} has a decision of format {version!r}; this version reads format "
-        f"{FORMAT}: use the version that wrote it, or a newer one"
-    )
+    except UNREADABLE as error:
+        raise no_entry(place, "decision", error, stored.metadata) from error
+    raise other_format(place, "decision", version, (FORMAT,))
 
 
 def _compact(fields: Mapping[str, object]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from txnproducer.records import OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
@@ -23,6 +23,34 @@ FORMAT: Final = 1
 # decision.
 PREPARED_FORMAT: Final = 2
 MOST_METADATA_BYTES: Final = 4096  # the broker's offset.metadata.max.bytes
+# All that reading a text of another program, or a damaged one, may raise. A number may be
+# Infinity, and brackets be nested deeper than Python's stack.
+UNREADABLE: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+WAYS_OUT: Final = (
+    "Only the sink writes its ledger: no consumer may use a group named __txn.*, and no other "
+    "program the topic of a ledger. Another attempt finds the same. Ways out: delete that group, "
+    "or that topic, if another program has written there by mistake, and start once with "
+    'on_missing_ledger="write", which writes the coming batch in any case; or another sink id'
+)
+
+
+class Found(NamedTuple):
+    """A stored entry as it was found.
+
+    Attributes:
+        place: for errors: the group or the topic, with partition and offset.
+        stored: the entry.
+    """
+
+    place: str
+    stored: OffsetAndMetadata
 
 
 @dataclass(frozen=True)
@@ -97,14 +125,19 @@ class LedgerEntry:
         )
 
     @classmethod
-    def parse(cls, group: str, stored: OffsetAndMetadata) -> LedgerEntry:
+    def parse(cls, place: str, stored: OffsetAndMetadata) -> LedgerEntry:
         """Read a stored entry.
 
+        Args:
+            place: of the entry, for errors.
+            stored: the entry.
+
         Raises:
-            LedgerError: the group holds something else, or a newer version of this package wrote
-                it.
+            LedgerError: it is something else, or a newer version of this package wrote it.
         """
-        found = _fields(group, stored, {"query": str, "writers": int, "rows": int, "digest": str})
+        kinds = {"query": str, "writers": int, "rows": int, "digest": str}
+        more = {"at": int, "decision": int, "run": str}
+        found = _fields(place, stored, kinds, more)
         return cls(
             stored.offset,
             found["query"],
@@ -144,15 +177,10 @@ class PlanEntry:
         return _stored(self.run, version, query=self.query_id, most_writers=self.most_writers)
 
     @classmethod
-    def parse(cls, group: str, stored: OffsetAndMetadata) -> PlanEntry:
-        """Read a stored plan.
-
-        Raises:
-            LedgerError: the group holds something else, or a newer version of this package wrote
-                it.
-        """
+    def parse(cls, place: str, stored: OffsetAndMetadata) -> PlanEntry:
+        """Read a stored plan. See `LedgerEntry.parse`."""
         versions = (FORMAT, PREPARED_FORMAT)
-        found = _fields(group, stored, {"query": str, "most_writers": int}, versions)
+        found = _fields(place, stored, {"query": str, "most_writers": int}, {}, versions)
         is_prepared = found["v"] == PREPARED_FORMAT
         return cls(stored.offset, found["query"], found["most_writers"], is_prepared)
 
@@ -169,27 +197,46 @@ def _stored(number: int, version: int = FORMAT, **fields: Any) -> OffsetAndMetad
 
 
 def _fields(
-    group: str,
+    place: str,
     stored: OffsetAndMetadata,
     kinds: dict[str, type],
+    more: dict[str, type],
     versions: tuple[int, ...] = (FORMAT,),
 ) -> dict[str, Any]:
+    """Return the fields of an entry: all of some kinds, and `more` of which any may be missing."""
     try:
         fields = json.loads(stored.metadata)
         version = fields["v"]
         if version in versions:
             # Fields that a later version adds to this format are ignored; `at`, `decision` and
-            # `run` were such. Converted, so that a text in the place of a number raises, and the
-            # group is no ledger.
+            # `run` were such. Converted, so that a text in the place of a number raises, and it
+            # is no ledger.
             needed = {name: kind(fields[name]) for name, kind in kinds.items()}
-            return {**fields, **needed}
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerError(
-            f"the group {group} does not hold a ledger: its metadata is {stored.metadata!r}. "
-            "Groups named __txn.* are the sink's own; no consumer may use them. Delete the group "
-            "if it was made by mistake, or use another sink id."
-        ) from error
-    raise LedgerError(
-        f"the ledger group {group} has an entry of format {version!r}; this version reads format "
+            given = {name: kind(fields[name]) for name, kind in more.items() if name in fields}
+            return {**fields, **needed, **given}
+    except UNREADABLE as error:
+        raise no_entry(place, "entry", error, stored.metadata) from error
+    raise other_format(place, "entry", version, versions)
+
+
+def no_entry(place: str, kind: str, error: Exception, text: str | bytes) -> LedgerError:
+    """Return the error of something that is no entry of a ledger.
+
+    Args:
+        place: of it.
+        kind: of the entry that was looked for: "entry" or "decision".
+        error: met in reading it.
+        text: of it; errors show its beginning.
+    """
+    return LedgerError(
+        f"{place} does not hold a ledger's {kind} ({type(error).__name__}: {error}). The text is "
+        f"{text!r:.300}. {WAYS_OUT}"
+    )
+
+
+def other_format(place: str, kind: str, version: Any, versions: tuple[int, ...]) -> LedgerError:
+    """Return the error of an entry in a format that this version does not read."""
+    return LedgerError(
+        f"{place} has a ledger's {kind} of format {version!r:.50}; this version reads format "
         f"{' and '.join(map(str, versions))}: use the version that wrote it, or a newer one"
     )

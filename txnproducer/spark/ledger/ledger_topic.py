@@ -16,11 +16,12 @@ import logging
 from typing import Final
 
 from txnproducer.admin import LogBatch, create_topic, partition_count, read_log, topic_settings
-from txnproducer.errors import AuthorizationError, TopicExistsError
+from txnproducer.errors import AuthorizationError, TopicAuthorizationError, TopicExistsError
 from txnproducer.spark.errors import LedgerError, MissingRightError
 from txnproducer.spark.ledger.move import default_topic, moved
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger, is_record_of_ledger
+from txnproducer.spark.ledger.topic_log import readable
 
 _LOG = logging.getLogger(__name__)
 SETTINGS: Final = {
@@ -39,11 +40,11 @@ def check_ledger_topic(ledger: Ledger) -> None:
 
     Raises:
         LedgerError: the ledger is in a topic, and the sink was not told; or the topic is not
-            compacted, or has several partitions.
+            compacted, or has several partitions; or its first record cannot be read.
         MissingRightError: there is no topic, and it may not be created.
         KafkaError: the cluster refused, or did not answer.
     """
-    count = partition_count(ledger.bootstrap_servers, _topic_of(ledger), **ledger.security)
+    count = _count_of(ledger)
     if not isinstance(ledger, TopicLedger):
         # With any settings: the ledger's own may have been changed.
         if count is not None and _holds_entries(ledger, default_topic(ledger.sink_id)):
@@ -67,8 +68,14 @@ _WAYS_OUT: Final = (
 )
 
 
-def _topic_of(ledger: Ledger) -> str:
-    return ledger.log if isinstance(ledger, TopicLedger) else default_topic(ledger.sink_id)
+def _count_of(ledger: Ledger) -> int | None:
+    topic = ledger.log if isinstance(ledger, TopicLedger) else default_topic(ledger.sink_id)
+    try:
+        return partition_count(ledger.bootstrap_servers, topic, **ledger.security)
+    except TopicAuthorizationError:
+        # Without Describe brokers say so of a topic that is not there as well. A ledger in
+        # offsets must not need a right to it.
+        return None
 
 
 class _FoundError(Exception):
@@ -79,12 +86,13 @@ def _holds_entries(ledger: Ledger, topic: str) -> bool:
     """Return whether a topic is a ledger, as far as it may be looked at."""
 
     def stop_at_record(batch: LogBatch) -> None:
-        if batch.records:
-            raise _FoundError(batch.records[0])
+        for record in batch.newest.values():
+            raise _FoundError(record)
 
     servers, security = ledger.bootstrap_servers, ledger.security
     try:
-        read_log(servers, topic, 0, stop_at_record, **security)
+        with readable():
+            read_log(servers, topic, 0, stop_at_record, **security)
     except AuthorizationError:
         return True
     except _FoundError as found:

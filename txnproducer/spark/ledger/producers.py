@@ -100,10 +100,12 @@ def checked(ledger: Ledger, found: Mapping[str, TakenId | KafkaError]) -> dict[s
         MissingRightError: Write on one of the ids is missing.
         KafkaError: the cluster refused one of them, or did not answer.
     """
-    taken: dict[str, TakenId] = {}
+    taken = {name: one for name, one in found.items() if isinstance(one, TakenId)}
     for name, one in found.items():
         if isinstance(one, KafkaError):
             with taking(ledger, name):
+                left = f"{len(found) - len(taken)} of {len(found)} transactional ids"
+                # The same object: its class says whether another attempt may help.
+                one.args = (f"{left} could not be taken, the first one is {name!r}: {one}",)
                 raise one
-        taken[name] = one
     return taken

@@ -63,8 +63,8 @@ def check_topics(ledger: Ledger, topic: str | None) -> int:
 def _check_topic(ledger: Ledger, name: str, access: TopicAccess, operations: list[str]) -> None:
     if not access.exists:
         raise SinkError(
-            f"the topic {name!r} does not exist: create it first, with as many partitions as its "
-            "readers need"
+            f"the topic {name!r} does not exist: create it first, with as many partitions as its"
+            f" readers need (kafka-topics.sh --create --topic {name} --partitions N)"
         )
     # A broker before 2.3 does not list operations (KIP-430).
     if access.operations is None:

@@ -28,7 +28,7 @@ from txnproducer.lease import TransactionParticipant
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.spark.ledger.decisions import Decision, parse_decision, pieces_of
-from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.entries import Found, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
 from txnproducer.spark.ledger.move import refuse_moved
 
@@ -160,8 +160,8 @@ class Ledger:
             timeout_s=timeout_s,
         )
         plan = found.pop(self.plan_group, None)
-        entries = {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()}
-        return None if plan is None else PlanEntry.parse(self.plan_group, plan), entries
+        entries = {groups[group]: LedgerEntry.parse(*one) for group, one in found.items()}
+        return None if plan is None else PlanEntry.parse(*plan), entries
 
     def look(
         self,
@@ -191,22 +191,33 @@ class Ledger:
         plan = found.pop(self.plan_group, None)
         whole = found.pop(self.whole_group, None)
         return LedgerView(
-            None if plan is None else PlanEntry.parse(self.plan_group, plan),
-            {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()},
-            None if whole is None else LedgerEntry.parse(self.whole_group, whole),
+            None if plan is None else PlanEntry.parse(*plan),
+            {groups[group]: LedgerEntry.parse(*one) for group, one in found.items()},
+            None if whole is None else LedgerEntry.parse(*whole),
         )
 
-    def read_entries(self, partitions: Iterable[int]) -> dict[int, LedgerEntry]:
-        """Return the entries of partitions, without waiting for a plan that may be undecided."""
+    def read_entries(
+        self,
+        partitions: Iterable[int],
+        *,
+        waits_for_undecided: bool = True,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries of partitions, without waiting for a plan that may be undecided.
+
+        Arguments and errors are those of `read`.
+        """
         groups = {self.group(partition): partition for partition in partitions}
-        found = self._committed(groups, waits_for_undecided=True)
-        return {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()}
+        found = self._committed(
+            groups, waits_for_undecided=waits_for_undecided, timeout_s=timeout_s
+        )
+        return {groups[group]: LedgerEntry.parse(*one) for group, one in found.items()}
 
     def read_whole(self, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
         """Return the entry of the last whole batch, or None if there is none."""
         group = self.whole_group
-        stored = self._committed([group], waits_for_undecided=waits_for_undecided).get(group)
-        return None if stored is None else LedgerEntry.parse(group, stored)
+        found = self._committed([group], waits_for_undecided=waits_for_undecided).get(group)
+        return None if found is None else LedgerEntry.parse(*found)
 
     def read_decision(self) -> Decision | None:
         """Return the last decision about prepared parts, or None if there is no whole one.
@@ -217,10 +228,10 @@ class Ledger:
         found = self._committed([first], waits_for_undecided=True)
         if not found:
             return None
-        groups = [self.decision_group(piece) for piece in range(pieces_of(first, found[first]))]
+        groups = [self.decision_group(piece) for piece in range(pieces_of(found[first]))]
         # The first one again: all pieces are of one answer.
         found = self._committed(groups, waits_for_undecided=True)
-        return parse_decision(first, [found[group] for group in groups if group in found])
+        return parse_decision([found[group] for group in groups if group in found])
 
     def _committed(
         self,
@@ -228,11 +239,17 @@ class Ledger:
         *,
         waits_for_undecided: bool,
         timeout_s: float = TIMEOUT_S,
-    ) -> dict[str, OffsetAndMetadata]:
+    ) -> dict[str, Found]:
         """Return the entries of groups, as stored. Groups without one are left out."""
         found = self._offsets(groups, waits_for_undecided=waits_for_undecided, timeout_s=timeout_s)
         refuse_moved(self.sink_id, found)
-        return found
+        return {group: self._found(group, one) for group, one in found.items()}
+
+    def _found(self, group: str, stored: OffsetAndMetadata) -> Found:
+        topic, partition = self.place
+        # The offset is the entry's own number.
+        place = f"the group {group}, partition {partition} of the topic {topic}"
+        return Found(f"{place}, offset {stored.offset},", stored)
 
     def _offsets(
         self,
@@ -304,6 +321,14 @@ class Ledger:
     def is_moving(self) -> bool:
         """Whether entries may still be in another place than this one."""
         return False
+
+    def newest_runs(self, most: int) -> tuple[list[LedgerEntry], int]:
+        """Return the named runs that were committed last, the newest first, and count the others.
+
+        They are as the last question found them; nothing is asked.
+        """
+        del most  # there are none in offsets
+        return [], 0
 
     @property
     def own_claims(self) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from typing import Final
 
 from txnproducer._shell.record_writer import RecordWriter
@@ -32,7 +33,14 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
 from txnproducer.spark.ledger.decisions import Decision, parse_one
-from txnproducer.spark.ledger.entries import PREPARED_FORMAT, LedgerEntry
+from txnproducer.spark.ledger.entries import (
+    PREPARED_FORMAT,
+    UNREADABLE,
+    Found,
+    LedgerEntry,
+    no_entry,
+    other_format,
+)
 from txnproducer.spark.ledger.move import mark_of, refuse_moved, topic_of
 from txnproducer.spark.ledger.store import TIMEOUT_S, Ledger, LedgerView, ask_kept
 from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored, TopicLog, log_of
@@ -82,16 +90,16 @@ class TopicLedger(Ledger):
         view = super().look(
             partitions, asks_for_plan=asks_for_plan, waits_for_undecided=waits_for_undecided
         )
-        return replace(view, run=self._newest_run())
-
-    def _newest_run(self) -> LedgerEntry | None:
         # As the look has just read it: all that is asked is who uses the sink, and how.
+        runs, _ = self.newest_runs(1)
+        return replace(view, run=runs[0] if runs else None)
+
+    def newest_runs(self, most: int) -> tuple[list[LedgerEntry], int]:
+        """See `Ledger`."""
         found = self.as_read()
         runs = [key for key in found if key.startswith(RUN_PREFIX) and found[key].value]
-        if not runs:
-            return None
-        key = max(runs, key=lambda each: found[each].offset)
-        return self.parsed_entry(key, found[key])
+        newest = nlargest(most, runs, key=lambda key: found[key].offset)
+        return [self.parsed_entry(key, found[key]) for key in newest], len(runs) - len(newest)
 
     def _committed(
         self,
@@ -99,7 +107,7 @@ class TopicLedger(Ledger):
         *,
         waits_for_undecided: bool,
         timeout_s: float = TIMEOUT_S,
-    ) -> dict[str, OffsetAndMetadata]:
+    ) -> dict[str, Found]:
         keys = {self._key(group): group for group in groups}
         offsets: dict[str, OffsetAndMetadata] = {}
         if not self._has_moved(self._state()):
@@ -110,9 +118,11 @@ class TopicLedger(Ledger):
         state = self._state(keys, waits_for_undecided=waits_for_undecided, timeout_s=timeout_s)
         found = {}
         for key, group in keys.items():
-            one = _higher(self._record(state.found.get(key), key), offsets.get(group))
-            if one is not None:
-                found[group] = one
+            record, offset = self._record(state.found.get(key), key), offsets.get(group)
+            if offset is not None and _counts(offset, record):
+                found[group] = self._found(group, offset)
+            elif record is not None:
+                found[group] = record
         return found
 
     def stored(
@@ -137,33 +147,29 @@ class TopicLedger(Ledger):
         Raises:
             LedgerError: the record is none of a ledger, or of a newer version.
         """
-        stored = self._record(one, key)
-        if stored is None:
+        found = self._record(one, key)
+        if found is None:
             raise LedgerError(f"the key {key!r} of the topic {self.log} was deleted")
-        entry = LedgerEntry.parse(key, stored)
+        entry = LedgerEntry.parse(*found)
         # A part's key has no name.
         is_run = key.startswith(RUN_PREFIX)
         return replace(entry, run_id=key.removeprefix(RUN_PREFIX)) if is_run else entry
 
-    def _record(self, one: Stored | None, key: str) -> OffsetAndMetadata | None:
+    def _record(self, one: Stored | None, key: str) -> Found | None:
         if one is None or one.value is None:
             return None
+        place = f"partition 0 of the topic {self.log}, offset {one.offset}, key {key!r},"
         try:
             fields = json.loads(one.value)
             number, version = fields.pop("number"), fields["v"]
-            if version in _FORMATS and isinstance(number, int):
-                return OffsetAndMetadata(number, json.dumps(fields, separators=(",", ":")))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LedgerError(
-                f"the topic {self.log} does not hold a ledger: the value of its key {key!r} is "
-                f"{one.value!r}. Nobody but the sink may write to it; use another topic for the "
-                "ledger, or another sink id"
-            ) from error
-        raise LedgerError(
-            f"the topic {self.log} has an entry of format {version!r} for {key!r}; this version "
-            f"reads format {' and '.join(map(str, _FORMATS))}: use the version that wrote it, or "
-            "a newer one"
-        )
+            if version in _FORMATS:
+                if not isinstance(number, int):
+                    raise TypeError(f"its number is {number!r:.50}")
+                text = json.dumps(fields, separators=(",", ":"))
+                return Found(place, OffsetAndMetadata(number, text))
+        except UNREADABLE as error:
+            raise no_entry(place, "entry", error, one.value) from error
+        raise other_format(place, "entry", version, _FORMATS)
 
     def read_decision(self) -> Decision | None:
         """See `Ledger`. Until the ledger has moved, the higher of two decisions counts."""
@@ -172,7 +178,7 @@ class TopicLedger(Ledger):
         record = self._record(state.found.get(_DECISION), _DECISION)
         if record is None:
             return before
-        found = parse_one(f"the key {_DECISION!r} of the topic {self.log}", record)
+        found = parse_one(record)
         return before if before is not None and before.number > found.number else found
 
     def _state(
@@ -290,7 +296,7 @@ class TopicLedger(Ledger):
         with producer.transaction():
             key = self._key(group)
             record = self._record(self._state([key], waits_for_undecided=True).found.get(key), key)
-            if is_there and stored is not None and _higher(record, stored) is stored:
+            if is_there and stored is not None and _counts(stored, record):
                 self.write_record(producer, key, stored)
             if is_marked:
                 self._mark(producer, group)
@@ -309,7 +315,7 @@ class TopicLedger(Ledger):
         # Without a question: the driver has just looked at the ledger, and has all ids.
         known = self._reader().snapshot()
         found = {key: one for key, one in known.found.items() if not key.startswith(RUN_PREFIX)}
-        return replace(self, known=Snapshot(known.offset, found))
+        return replace(self, known=replace(known, found=found))
 
 
 def is_record_of_ledger(record: LogRecord) -> bool:
@@ -328,12 +334,11 @@ def is_record_of_ledger(record: LogRecord) -> bool:
     return isinstance(fields, dict) and {"number", "v"} <= fields.keys()
 
 
-def _higher(
-    record: OffsetAndMetadata | None, offset: OffsetAndMetadata | None
-) -> OffsetAndMetadata | None:
-    """Return the entry that counts: of two, the one with the higher number."""
-    if offset is None or topic_of(offset) is not None:
-        return record
-    if record is None or offset.offset > record.offset:
-        return offset
-    return record
+def _counts(offset: OffsetAndMetadata, record: Found | None) -> bool:
+    """Return whether an entry in offsets counts, and not the one in the topic that may be there.
+
+    It is the one with the higher number.
+    """
+    if topic_of(offset) is not None:
+        return False
+    return record is None or offset.offset > record.stored.offset

@@ -13,21 +13,51 @@ Rules:
 * An id that is taken has no open transaction: `InitProducerId` waits until the markers are
   written. So a read after it, up to the end of the log, decides the records of that id.
 * A task begins where the driver's snapshot ends.
+* A topic that was deleted and created again is another one, whatever its length: nothing that was
+  read of the old one counts. Its id shows that. Brokers before 2.8 have no ids, and then it shows
+  only while the new one is shorter.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
-from txnproducer.admin import Asker, LogBatch, LogRecord, read_log
-from txnproducer.errors import UnstableOffsetCommitError
+from txnproducer.admin import Asker, LogBatch, TopicReplacedError, read_log, some
+from txnproducer.errors import (
+    CorruptRecordError,
+    UnstableOffsetCommitError,
+    UnsupportedCompressionTypeError,
+)
+from txnproducer.spark.errors import LedgerError
 
+_LOG = logging.getLogger(__name__)
 # Markers take milliseconds.
 _POLL_S: Final = 0.02
+_OPEN_S: Final = 20.0
+WAYS_OUT: Final = (
+    "The sink does not write without its ledger, and another attempt finds the same. Ways out: if "
+    "a broker's disk is damaged, let a whole replica become the leader; if another program writes "
+    "to the topic, stop it, since only this sink may. If the entry cannot be saved, delete the "
+    "topic: the sink makes it again, knows none of its batches, and asks for "
+    'on_missing_ledger="write" for one start, which writes the coming batch in any case'
+)
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Turn the errors of bytes that cannot be read, in a block, into one of the ledger."""
+    try:
+        yield
+    except (CorruptRecordError, UnsupportedCompressionTypeError) as error:
+        raise LedgerError(f"the ledger cannot be read: {error}. {WAYS_OUT}") from error
 
 
 @dataclass(frozen=True)
@@ -52,24 +82,55 @@ class Snapshot:
     Attributes:
         offset: where to go on; no transaction that began before it is open.
         found: the last committed records, by key.
+        topic_id: of the topic that they are in; None if the brokers do not say.
     """
 
     offset: int
     found: Mapping[str, Stored]
+    topic_id: UUID | None = None
 
 
-@dataclass
 class LogState:
     """Committed records by key, and those of open transactions by producer.
 
-    Attributes:
+    Args:
         position: the offset up to which the log is read.
         found: the last committed record of each key.
+        topic_id: of the topic; None if it is not known.
+
+    Attributes:
+        position: see above.
+        topic_id: see above.
     """
 
-    position: int = 0
-    found: dict[str, Stored] = field(default_factory=dict)
-    _open: dict[int, list[LogRecord]] = field(default_factory=dict)
+    def __init__(
+        self,
+        position: int = 0,
+        found: Mapping[str, Stored] | None = None,
+        topic_id: UUID | None = None,
+    ) -> None:
+        self.position = position
+        self.topic_id = topic_id
+        self._found = dict(found or {})
+        # Of each key, the batch with its last committed record. A log has many records of a key,
+        # and only the one that is the last when somebody asks is decoded.
+        self._newest: dict[bytes | None, LogBatch] = {}
+        self._kept_to = 0
+        self._open: dict[int, list[LogBatch]] = {}
+
+    @property
+    def found(self) -> dict[str, Stored]:
+        """The last committed record of each key."""
+        for key, batch in self._newest.items():
+            record = batch.newest[key]
+            name = (key or b"").decode(errors="replace")
+            last = self._found.get(name)
+            # By offset, as compaction does: a transaction that began earlier may end later.
+            if last is None or last.offset < record.offset:
+                self._found[name] = Stored(record.offset, record.timestamp_ms, record.value)
+        # Only now: if one of them cannot be decoded, each question has to say so.
+        self._newest.clear()
+        return self._found
 
     def take(self, batch: LogBatch) -> None:
         """Take the next batch of the log. One that was taken before changes nothing."""
@@ -77,33 +138,38 @@ class LogState:
             return
         self.position = batch.next_offset
         if batch.is_commit is None:
-            if batch.is_transactional:
-                self._open.setdefault(batch.producer_id, []).extend(batch.records)
-            else:
-                self._keep(batch.records)
+            if not batch.is_transactional:
+                self._keep(batch)
+            elif batch.newest:
+                self._open.setdefault(batch.producer_id, []).append(batch)
             return
-        records = self._open.pop(batch.producer_id, [])
+        batches = self._open.pop(batch.producer_id, [])
         if batch.is_commit:
-            self._keep(records)
+            for each in batches:
+                self._keep(each)
 
-    def _keep(self, records: Collection[LogRecord]) -> None:
-        for record in records:
-            key = (record.key or b"").decode(errors="replace")
-            last = self.found.get(key)
-            # By offset, as compaction does: a transaction that began earlier may end later.
-            if last is None or last.offset < record.offset:
-                self.found[key] = Stored(record.offset, record.timestamp_ms, record.value)
+    def _keep(self, batch: LogBatch) -> None:
+        # Batches do not overlap, so the later one has the later record of a key.
+        if batch.first_offset >= self._kept_to:  # as with a single writer, a million times
+            self._newest.update(dict.fromkeys(batch.newest, batch))
+            self._kept_to = batch.next_offset
+            return
+        for key in batch.newest:
+            if self._newest.setdefault(key, batch).next_offset < batch.next_offset:
+                self._newest[key] = batch
 
-    def is_undecided(self, keys: Collection[str]) -> bool:
-        """Return whether an open transaction has written one of these keys."""
-        names = {key.encode() for key in keys}
-        return any(record.key in names for records in self._open.values() for record in records)
+    def undecided(self, keys: Collection[str]) -> list[str]:
+        """Return those of some keys that an open transaction has written, in order."""
+        names = {key.encode(): key for key in keys}
+        batches = [batch for each in self._open.values() for batch in each]
+        return sorted({names[key] for batch in batches for key in names if key in batch.newest})
 
-    def snapshot(self, keys: Collection[str]) -> Snapshot:
-        """Return a snapshot of some of the keys, with the place to go on from."""
-        begins = [records[0].offset for records in self._open.values() if records]
-        found = {key: self.found[key] for key in keys if key in self.found}
-        return Snapshot(min([self.position, *begins]), found)
+    def snapshot(self, keys: Collection[str] | None = None) -> Snapshot:
+        """Return a snapshot of some of the keys, or of all, with the place to go on from."""
+        begins = [batches[0].first_offset for batches in self._open.values()]
+        found = self.found
+        chosen = found if keys is None else {key: found[key] for key in keys if key in found}
+        return Snapshot(min([self.position, *begins]), dict(chosen), self.topic_id)
 
 
 class TopicLog:
@@ -119,12 +185,15 @@ class TopicLog:
         self._topic = topic
         self._lock = threading.Lock()
         self._state = LogState()
+        self._read_at_s = -math.inf
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """Begin where another process has read up to, if this one has not come that far."""
         with self._lock:
-            if self._state.position < snapshot.offset:
-                self._state = LogState(snapshot.offset, dict(snapshot.found))
+            state, topic_id = self._state, snapshot.topic_id
+            is_other = topic_id is not None and state.topic_id not in (None, topic_id)
+            if is_other or state.position < snapshot.offset:
+                self._state = LogState(snapshot.offset, snapshot.found, topic_id)
 
     def read(
         self,
@@ -146,49 +215,82 @@ class TopicLog:
 
         Raises:
             UnstableOffsetCommitError: a key stayed undecided for all of that time.
+            LedgerError: the log has bytes that cannot be read.
             KafkaError: the cluster refused, or did not answer.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
-            with self._lock:
+            with self._lock, readable():
                 state = self._read(asker, security, timeout_s)
-                if not (waits_for_undecided and state.is_undecided(keys)):
+                open_keys = state.undecided(keys) if waits_for_undecided else []
+                if not open_keys:
                     # A copy: another thread may read on.
-                    return LogState(state.position, dict(state.found))
+                    return LogState(state.position, state.found, state.topic_id)
             if time.monotonic() > deadline_s:
                 raise UnstableOffsetCommitError(
-                    f"the topic {self._topic} has an entry of an open transaction, which was "
-                    f"neither committed nor aborted in {timeout_s:g} s"
+                    f"the topic {self._topic} has entries of open transactions, which were neither"
+                    f" committed nor aborted in {timeout_s:g} s: {some(open_keys)} (a key is the"
+                    " end of a transactional id). They end by their time-out, or when the id is"
+                    " taken"
                 )
             time.sleep(_POLL_S)
 
     def _read(self, asker: Asker, security: Mapping[str, Any], timeout_s: float) -> LogState:
+        # Compaction takes the marker of an aborted transaction away after a minute, and a later
+        # commit of its producer would then count for it: so open ones are kept for less.
+        now_s = time.monotonic()
+        if now_s - self._read_at_s > _OPEN_S:
+            whole = self._state.snapshot()
+            self._state = LogState(whole.offset, whole.found, whole.topic_id)
+        self._read_at_s = now_s
         state = self._state
-        end = self._read_on(state, asker, security, timeout_s)
-        # The topic was deleted and created again: what it held is not its content any more.
-        if end < state.position:
-            state = LogState()
+        try:
+            is_same = self._read_on(state, asker, security, timeout_s)
+        except TopicReplacedError:
+            is_same = False
+        if not is_same:
+            _LOG.warning(
+                "the topic %s was deleted and created again, or has lost records: the entries "
+                "read before do not count, and it is read from its beginning",
+                self._topic,
+            )
+            self._state = state = LogState()
             self._read_on(state, asker, security, timeout_s)
-            self._state = state
         return state
 
     def _read_on(
         self, state: LogState, asker: Asker, security: Mapping[str, Any], timeout_s: float
-    ) -> int:
-        return read_log(
-            self._servers,
-            self._topic,
-            state.position,
-            state.take,
-            timeout_s,
-            asker=asker,
-            **dict(security),
-        )
+    ) -> bool:
+        """Read on, and return whether the log still reaches as far as the state."""
+        try:
+            read = read_log(
+                self._servers,
+                self._topic,
+                state.position,
+                state.take,
+                timeout_s,
+                topic_id=state.topic_id,
+                asker=asker,
+                **dict(security),
+            )
+        except BaseException:
+            # Of which topic a part was read is not known, so the next question cannot go on there.
+            if state.topic_id is None:
+                self._state = LogState()
+            raise
+        if read.offset < state.position:
+            return False
+        state.topic_id = read.topic_id or state.topic_id
+        return True
 
     def snapshot(self, keys: Collection[str] | None = None) -> Snapshot:
-        """Return a snapshot of some keys, or of all, without a question to the cluster."""
-        with self._lock:
-            return self._state.snapshot(list(self._state.found) if keys is None else keys)
+        """Return a snapshot of some keys, or of all, without a question to the cluster.
+
+        Raises:
+            LedgerError: an entry that was read cannot be decoded.
+        """
+        with self._lock, readable():
+            return self._state.snapshot(keys)
 
 
 _LOGS: dict[tuple[str, str], TopicLog] = {}

@@ -8,29 +8,35 @@ who writes the rows.
 
 Rules:
 * No more rows are read than can be written, and one. The frame is not evaluated for the rest.
-* On a classic session a read that is left, for whatever reason, is ended by a tag of its own job:
-  the group of the query's jobs is the query's.
-* A stop is asked for before the job and while it runs. The job has a thread of its own in the JVM,
-  and Spark interrupts only the query's.
+* On a classic session the limit is put on the frame's own physical plan. A limit of Spark's public
+  interface is a new frame, which Spark analyses, optimizes and plans: that takes as long as the
+  job itself.
+* The job runs in the calling thread. So a stop of the query cancels it, and interrupts the wait.
 * Rows of a partition of the frame keep their order.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import secrets
-import select
+import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from txnproducer.spark.errors import SinkError
 from txnproducer.spark.interpreters import naming_interpreter
-from txnproducer.spark.session import is_connect, raise_if_stopped, tells_of_stop
+from txnproducer.spark.session import is_connect
 
-_LOG = logging.getLogger(__name__)
 MOST_BYTES: Final = 16 * 1024 * 1024
-_POLL_S: Final = 0.1  # as soon as that a stop ends a read
+_PIECE_BYTES: Final = 4 * 1024 * 1024  # both sides hold one piece besides the rows
+_LENGTH: Final = struct.Struct(">i")
+_ANY_NUMBER: Final = 0  # of rows in a piece
+# Whether two fields of a struct must not have one name, and since Spark 4 whether offsets have 64
+# bits. No column of ours has such a struct, and no piece needs such offsets.
+_PLAIN: Final = (False, False)
+_NO_ZONE: Final = "UTC"  # no column of ours has a time
+_CONVERTERS: Final = "org.apache.spark.sql.execution.arrow.ArrowConverters"
+# Set in a thread whose jobs have the settings of a session.
+_EXECUTION: Final = "spark.sql.execution.id"
 
 
 def can_read_few(frame: Any) -> bool:
@@ -59,44 +65,121 @@ def read_few(
             limited = (frame.coalesce(1) if in_one_task else frame).limit(most_rows + 1)
             batches = limited.toArrow().to_batches()
         else:
-            # The JVM's frame, since each of Python's costs the driver some more calls.
-            dataset = frame._jdf.coalesce(1) if in_one_task else frame._jdf  # noqa: SLF001
-            context = frame.sparkSession.sparkContext
-            batches = _collected(context, dataset.limit(most_rows + 1), most_bytes)
+            batches = _collected(frame, most_rows + 1, most_bytes, in_one_task=in_one_task)
     rows = sum(batch.num_rows for batch in batches)
     size = sum(batch.nbytes for batch in batches)
     return batches if rows <= most_rows and size <= most_bytes else None
 
 
-def _collected(context: Any, dataset: Any, most_bytes: int) -> list[Any]:
-    """Return the rows of a frame of the JVM, in their order unless they are too many bytes."""
-    tag = f"txnproducer-{secrets.token_hex(8)}"
-    raise_if_stopped(context)  # a job that begins now ends only when Spark cancels it later
-    context.addJobTag(tag)
+class _Java(NamedTuple):
+    """Names of the JVM's, which Py4J asks for part by part."""
+
+    sessions: Any
+    coalesce: Any
+    collect_limit: Any
+    local_limit: Any
+    converters: Any
+    serve: Any
+    plain: tuple[bool, ...]
+
+
+@lru_cache(maxsize=1)
+def _java_of(gateway: Any) -> _Java:
+    import pyspark
+
+    jvm = gateway.jvm
+    plans, arrow = jvm.org.apache.spark.sql.execution, f"{_CONVERTERS}$"
+    return _Java(
+        jvm.SparkSession,
+        plans.CoalesceExec,
+        plans.CollectLimitExec,
+        plans.LocalLimitExec,
+        getattr(getattr(jvm, arrow), "MODULE$"),
+        jvm.PythonRDD.serveIterator,
+        _PLAIN[:1] if pyspark.__version__.startswith("3.") else _PLAIN,
+    )
+
+
+def _collected(frame: Any, limit: int, most_bytes: int, *, in_one_task: bool) -> list[Any]:
+    """Return the first rows of a frame of the JVM, until they are too many bytes."""
+    session, dataset = frame.sparkSession, frame._jdf  # noqa: SLF001 - there is no public way
+    java = _java_of(session.sparkContext._gateway)  # noqa: SLF001
+    with _active(java, session), _settings_of(session):
+        plan = dataset.queryExecution().executedPlan()
+        # Either is one partition, so that the iterator runs one job.
+        one = java.coalesce(1, plan) if in_one_task else java.collect_limit(limit, plan, 0)
+        rows = java.local_limit(limit, one).executeToIterator()
+        return _as_arrow(java, rows, dataset.schema(), most_bytes)
+
+
+@contextlib.contextmanager
+def _active(java: _Java, session: Any) -> Iterator[None]:
+    """Make a session the active one of the thread. A part of a plan takes it from there."""
+    own = session._jsparkSession  # noqa: SLF001 - there is no public way
+    before = java.sessions.getActiveSession()
+    if before.contains(own):  # as in the thread of each streaming query
+        yield
+        return
+    java.sessions.setActiveSession(own)
     try:
-        port, secret, server = dataset.collectAsArrowToPython()  # as `toArrow` does
+        yield
     finally:
-        # The job's thread in the JVM has inherited the tag.
-        context.removeJobTag(tag)
-    with _served(port, secret) as (stream, sock):
-        try:
-            _wait(context, sock)
-            batches = _bounded(stream, most_bytes)
-            if sum(batch.nbytes for batch in batches) <= most_bytes:
-                return _ordered(batches, stream, server)
-        except BaseException as error:
-            context.cancelJobsWithTag(tag)
-            # The stream only breaks off if the job fails: the JVM's thread has the error.
-            if isinstance(error, OSError | EOFError | ValueError):
-                _raise_of_job(server)
-            raise
-    context.cancelJobsWithTag(tag)
-    _end_of_job(server, tag)
+        if before.isDefined():
+            java.sessions.setActiveSession(before.get())
+        else:
+            java.sessions.clearActiveSession()
+
+
+@contextlib.contextmanager
+def _settings_of(session: Any) -> Iterator[None]:
+    """Send a session's settings along with the jobs of a block, as Spark's own actions do.
+
+    Functions of Spark's ask for some of them in the tasks.
+    """
+    context = session.sparkContext
+    if context.getLocalProperty(_EXECUTION):
+        yield  # a streaming query has sent them for all of its batch
+        return
+    java_context = context._jsc.sc()  # noqa: SLF001 - there is no public way
+    before = java_context.getLocalProperties()
+    properties = before.clone()
+    properties.putAll(session._jsparkSession.sessionState().conf().settings())  # noqa: SLF001
+    java_context.setLocalProperties(properties)
+    try:
+        yield
+    finally:
+        java_context.setLocalProperties(before)
+
+
+def _as_arrow(java: _Java, rows: Any, schema: Any, most_bytes: int) -> list[Any]:
+    """Return rows of the JVM as record batches, until they are too many bytes."""
+    import pyarrow as pa
+
+    pieces = java.converters.toBatchWithSchemaIterator(
+        rows, schema, _ANY_NUMBER, _PIECE_BYTES, _NO_ZONE, *java.plain
+    )
+    try:
+        is_empty = not pieces.hasNext()  # runs the job
+    except BaseException:
+        pieces.close()
+        raise
+    if is_empty:
+        return []
+    port, secret, server = java.serve(pieces, "txnproducer-rows")
+    batches: list[Any] = []
+    size = 0
+    with _served(port, secret) as stream:
+        # All are taken, since the JVM frees its memory after the last one.
+        for piece in _pieces(stream):
+            if size <= most_bytes:
+                batches += pa.ipc.open_stream(piece)
+                size = sum(batch.nbytes for batch in batches)
+    server.getResult()  # raises if the JVM has broken off
     return batches
 
 
 @contextlib.contextmanager
-def _served(port: Any, secret: Any) -> Iterator[tuple[Any, Any]]:
+def _served(port: Any, secret: Any) -> Iterator[Any]:
     """Connect to the JVM's thread that serves a result."""
     try:
         from pyspark.util import local_connect_and_auth
@@ -105,67 +188,12 @@ def _served(port: Any, secret: Any) -> Iterator[tuple[Any, Any]]:
 
     stream, sock = local_connect_and_auth(port, secret)
     try:
-        # The time-out was for the connection. The job may take as long as the frame needs.
-        sock.settimeout(None)
-        yield stream, sock
+        yield stream
     finally:
         stream.close()
         sock.close()
 
 
-def _wait(context: Any, sock: Any) -> None:
-    """Wait for the first bytes of a result, or raise if the query is stopped meanwhile.
-
-    The JVM keeps a small result back until it is whole.
-    """
-    while not select.select([sock], [], [], _POLL_S)[0]:
-        raise_if_stopped(context)
-
-
-def _bounded(stream: Any, most_bytes: int) -> list[Any]:
-    """Read the record batches of a result as they come, until they are too many bytes."""
-    import pyarrow as pa
-
-    batches, size = [], 0
-    for batch in pa.ipc.open_stream(stream):
-        batches.append(batch)
-        size += batch.nbytes
-        if size > most_bytes:
-            break
-    return batches
-
-
-def _ordered(batches: list[Any], stream: Any, server: Any) -> list[Any]:
-    """Return all batches in the frame's order. The JVM sends their numbers after them.
-
-    Raises:
-        SinkError: Spark has not sent all of them.
-        Exception: the error of the job.
-    """
-    from pyspark.serializers import read_int
-
-    count = read_int(stream)  # below 0 if the job has failed
-    order = [read_int(stream) for _ in range(count)]
-    _raise_of_job(server)
-    if sorted(order) != list(range(len(batches))):
-        raise SinkError(f"Spark has sent {len(batches)} batches of rows, with the order {order}")
-    return [batches[number] for number in order]
-
-
-def _raise_of_job(server: Any) -> None:
-    """Wait for the JVM's thread that has served a result, and raise the error of its job."""
-    from pyspark.errors.exceptions.captured import unwrap_spark_exception
-
-    with unwrap_spark_exception():
-        server.getResult()
-
-
-def _end_of_job(server: Any, tag: str) -> None:
-    """Wait for the end of a job that was cancelled. Raise if the query was stopped meanwhile."""
-    try:
-        _raise_of_job(server)
-    except Exception as error:
-        # The JVM clears the interrupt of a thread that it raises for, so nobody would ask again.
-        if tells_of_stop(error) and tag not in str(error):
-            raise
-        _LOG.debug("a read that was too large has ended: %s", error)
+def _pieces(stream: Any) -> Iterator[bytes]:
+    while head := stream.read(_LENGTH.size):
+        yield stream.read(*_LENGTH.unpack(head))

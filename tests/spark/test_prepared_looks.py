@@ -1,0 +1,162 @@
+"""The looks at the plan before an id of a prepared part is taken, and after it.
+
+To take an id aborts its open part, and another driver may have decided that part. A simulator
+draws such moments (`tests/spark/parts`); these are the ones that its seeds seldom meet.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.spark.test_take_over import FakeLedger
+from txnproducer.errors import KafkaTimeoutError
+from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.spark.driver import runs
+from txnproducer.spark.driver.partition_batch import PartitionBatches
+from txnproducer.spark.driver.prepared_batch import PreparedBatches
+from txnproducer.spark.driver.prepared_runs import PreparedRuns
+from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.errors import StaleRunError
+from txnproducer.spark.ledger.decisions import Decision
+from txnproducer.spark.ledger.entries import LedgerBatch, PlanEntry
+from txnproducer.spark.ledger.rules import LedgerRules
+
+OURS = PlanEntry(1, "query", 2, is_prepared=True)
+OF_ANOTHER = PlanEntry(2, "query", 2, is_prepared=True)
+BATCH = LedgerBatch(7, "query", 2)
+
+
+class Ledger(FakeLedger):
+    """A ledger with a plan for each look, of which the last one stays."""
+
+    steps: list[str]
+    plans: list[PlanEntry]
+    decision: Decision | None
+
+    def look(self, partitions=(), **how):
+        self.steps.append("look")
+        self.put(plan=self.plans.pop(0) if len(self.plans) > 1 else self.plans[0])
+        return super().look(partitions, **how)
+
+    def read_decision(self):
+        return self.decision
+
+
+class Ids:
+    """The ids of parts, none of which is held."""
+
+    def __init__(self, steps, end=None):
+        self._steps, self._end = steps, end
+
+    def missing(self, slots):
+        return list(slots)
+
+    def take(self, slots, settings):
+        self._steps.append("take")
+
+    def lease(self, slots, settings):
+        self._steps.append("lease")
+        return {}
+
+    def end(self, leases, settings, *, is_commit):
+        self._steps.append(f"end {sorted(leases)}")
+        if self._end is not None:
+            raise self._end
+        return {}
+
+    def forget(self, slots=None):
+        pass
+
+
+@pytest.fixture
+def steps():
+    return []
+
+
+def begun(steps, plans, **ids):
+    """Return the runs of a driver that has begun one, with the plans of the looks to come."""
+    ledger = Ledger()
+    ledger.put(steps=steps, plans=list(plans), decision=None)
+    driver: Any = PreparedRuns(ledger, LedgerRules())
+    driver._begun = OURS
+    driver.ids = Ids(steps, **ids)
+    return driver
+
+
+def test_ids_are_taken_between_two_looks(steps):
+    begun(steps, [OURS]).lease([0, 1], {})
+    assert steps == ["look", "take", "look", "lease"]
+
+
+@pytest.mark.parametrize(
+    ("plans", "done"),
+    [([OF_ANOTHER], ["look"]), ([OURS, OF_ANOTHER], ["look", "take", "look"])],
+    ids=["before", "meanwhile"],
+)
+def test_nothing_is_leased_once_another_driver_has_begun(steps, plans, done):
+    with pytest.raises(StaleRunError):
+        begun(steps, plans).lease([0, 1], {})
+    assert steps == done
+
+
+def test_a_driver_without_the_plans_id_looks_before_it_begins_again(steps, monkeypatch):
+    monkeypatch.setattr(Runs, "enter", lambda *_: steps.append("begin"))
+    driver = begun(steps, [OF_ANOTHER])
+    driver.batch_done()
+    with pytest.raises(StaleRunError):
+        driver.enter(BATCH, {})
+    assert steps == ["look"]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_small_batch_takes_its_id_after_a_look(steps, monkeypatch, is_held):
+    monkeypatch.setattr(PartitionBatches, "_attempt", lambda *_: steps.append("attempt"))
+    settings: Any = SimpleNamespace(rules=LedgerRules(), driver_rows=None)
+    cluster: Any = None
+    batches: Any = PreparedBatches(settings, Ledger(), cluster, None)
+    batches.runs = begun(steps, [OURS, OF_ANOTHER])
+    batches._kept = SimpleNamespace(is_held=is_held)
+    batches._attempt()
+    assert steps == (["attempt"] if is_held else ["look", "attempt"])
+    if not is_held:
+        with pytest.raises(StaleRunError):
+            batches._attempt()
+        assert steps == ["look", "attempt", "look"]
+
+
+def test_a_take_over_goes_no_further_while_a_decided_part_may_be_open(steps):
+    driver = begun(steps, [OURS], end=KafkaTimeoutError("no answer"))
+    parts = {0: ProducerIdAndEpoch(5, 0), 1: ProducerIdAndEpoch(6, 0)}
+    driver._ledger.put(decision=Decision(3, BATCH, True, parts))
+    with pytest.raises(KafkaTimeoutError):
+        driver._roll_forward({})
+    assert steps == ["look", "end [0, 1]"]
+    assert driver.next_decision == 4
+
+
+def test_a_refresh_ends_decided_parts_before_it_takes_their_ids(steps, monkeypatch):
+    monkeypatch.setattr(Runs, "refresh", lambda *_: steps.append("refresh"))
+    driver = begun(steps, [OURS])
+    monkeypatch.setattr(driver, "_planning", lambda _: nullcontext())
+    monkeypatch.setattr(driver, "_roll_forward", lambda _: steps.append("roll forward"))
+    driver.refresh("query", {})
+    assert steps == ["look", "roll forward", "refresh"]
+    steps.clear()
+    assert driver.refresh("another query", {}) == 0
+    assert steps == ["look"], "the driver of another query is not fenced"
+
+
+def test_a_refresh_takes_no_id_once_another_driver_has_begun(steps, monkeypatch):
+    @contextmanager
+    def holding(ledger, name, settings):
+        steps.append("take")
+        yield
+
+    monkeypatch.setattr(runs, "holding", holding)
+    with pytest.raises(StaleRunError):
+        begun(steps, [OF_ANOTHER])._refresh(1, OURS, {})
+    assert steps == ["look"]
