@@ -85,8 +85,8 @@ A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF) TXNPRODUCER_SHARE=$(SHARE)
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
-SAME_ON_BOTH = api_properties architecture benchmarks config config_security conformance_coverage \
-  cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page turns
+SAME_ON_BOTH = api_properties architecture benchmarks benchmarks_spark config config_security \
+  conformance_coverage cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page turns
 IN_VIRTUAL_TIME = stack stack_judge stack_threads
 TESTS_OF_COMPILED = tests/record tests/wire $(IN_VIRTUAL_TIME:%=tests/sim/test_%.py) tests/testing/test_memory_virtual.py \
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
@@ -164,6 +164,7 @@ chaos-cut: .venv/.installed-dev  ## cut connections at random in a hundred runs,
 
 # Spark's Kafka connector is complete on the registries for this version alone.
 BENCH_SPARK := .venv-bench-spark
+OLDEST_SPARK := 3.5.9
 
 chaos-spark: .venv/.installed-dev $(BENCH_SPARK)/.installed  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
 	$(BIN)/python -m integration.spark_chaos $(ARGS)
@@ -217,9 +218,11 @@ $(BENCH_SPARK)/.installed: .venv/.created pyproject.toml $(COMPILED)
 	@$(BENCH_SPARK_PIP) --editable '.[spark,testing]' 'pyspark==4.0.0' 'confluent-kafka>=2.8'
 	@touch $@
 
-bench-spark: $(BENCH_SPARK)/.installed .venv/.installed-dev  ## measure against Spark's own Kafka sink on Spark 4.0.0; ours on the newest as well
+bench-spark: $(BENCH_SPARK)/.installed .venv/.installed-dev  ## measure against Spark's own Kafka sink on Spark 4.0.0; ours on the newest and on 3.5 as well
 	$(BENCH_SPARK)/bin/python -m integration.benchmarks_spark $(ARGS)
 	$(BIN)/python -m integration.benchmarks_spark $(ARGS)
+	$(BIN)/python -m integration.spark_versions --version $(OLDEST_SPARK) --prepare-only
+	.venv-spark-$(OLDEST_SPARK)/bin/python -m integration.benchmarks_spark $(ARGS)
 
 format: .venv/.installed-dev  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix $(CODE)

@@ -14,6 +14,8 @@ import select
 import sysconfig
 from multiprocessing import get_start_method
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -44,6 +46,7 @@ if hasattr(select, "epoll"):
 # The rest of the core stays interpreted: compiled, it saves less than 5 % of the CPU time
 # (docs/benchmarks-analysis.md, "The compiled modules").
 TYPES = "compiled"
+BUILD = "build"
 AS_THEY_ARE = {
     "txnproducer._record": ("batch_builder",),
     "txnproducer._core.append": ("fast_append",),
@@ -70,36 +73,48 @@ DIRECTIVES = {
 UNCHECKED = {"boundscheck": False, "wraparound": False}
 
 
+# The file alone: to import the package takes the libraries that it depends on.
+MARKS = SimpleNamespace(**run_path("txnproducer/_record/compiled_sources.py"))
+MARK = MARKS.mark_of_sources(Path())
+
+
 class BuildAll(build_ext):
     """Build all of them, or none, since they rely on each other."""
 
     def run(self) -> None:
         """Build, and copy into the source tree if that is wanted."""
+        if self.inplace:
+            self.drop_stale()
         super().run()
         if self.inplace and self.extensions:
-            self.drop_others()
+            self.keep_all_or_none()
 
     def build_extensions(self) -> None:
-        """Build on all processors. If one part fails, delete the others."""
+        """Build on all processors, in the folder for builds."""
         self.parallel = os.cpu_count()
+        self.drop_stale()
         super().build_extensions()
-        built = self.paths()
-        if not all(path.exists() for path in built):
-            for path in built:
-                path.unlink(missing_ok=True)
-        self.drop_others()
+        self.keep_all_or_none()
 
     def paths(self) -> list[Path]:
         """Return the places of the built modules."""
         return [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
 
-    def drop_others(self) -> None:
-        """Delete modules that an earlier version compiled and this one does not.
+    def drop_stale(self) -> None:
+        """Delete modules of other sources: where one does not compile, the old one would stay."""
+        for path in self.paths():
+            if path.exists() and not MARKS.has_mark(path, MARK):
+                path.unlink()
 
-        They would be packaged, and count as compiled parts that are older than their sources.
+    def keep_all_or_none(self) -> None:
+        """Delete the modules if one is missing, and those that only an earlier version compiled.
+
+        The latter would be packaged, and count as compiled parts of other sources.
         """
+        built = {path for path in self.paths() if path.exists()}
+        kept = built if len(built) == len(self.extensions) else set()
         package = Path(self.get_ext_fullpath("txnproducer._")).parent
-        for path in set(package.rglob(f"_compiled/*{SUFFIX}")).difference(self.paths()):
+        for path in {*built, *package.rglob(f"_compiled/*{SUFFIX}")}.difference(kept):
             path.unlink()
 
 
@@ -133,11 +148,20 @@ def extensions() -> list[Extension]:
 
 
 def drop_stale(source: str) -> None:
-    """Delete a source's C if its types have changed since: Cython looks for those beside it."""
-    types = Path(TYPES, source).with_suffix(".pxd")
-    made = Path("build", source).with_suffix(".c")
-    if types.exists() and made.exists() and types.stat().st_mtime > made.stat().st_mtime:
+    """Delete C of other sources. Cython looks at times, and for types beside the C alone."""
+    made = Path(BUILD, source).with_suffix(".c")
+    if made.exists() and not MARKS.has_mark(made, MARK):
         made.unlink()
+        # Cython copies the headers to the C, if they are newer.
+        for header in HEADERS:
+            Path(BUILD, header).unlink(missing_ok=True)
+
+
+def add_mark(made: Path) -> None:
+    """Add the mark of the sources to C, and so to the module that is compiled from it."""
+    if not MARKS.has_mark(made, MARK):
+        with made.open("a", encoding="utf-8") as code:
+            code.write(f'\nconst char txnproducer_compiled_from[] = "{MARK}";\n')
 
 
 def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Extension]:
@@ -158,13 +182,14 @@ def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Ext
         compiler_directives=directives,
         include_path=[TYPES],
         # Generated C does not belong into the package.
-        build_dir="build",
+        build_dir=BUILD,
         exclude_failures=IS_OPTIONAL,
         quiet=True,
         # With another start method each worker process would run this file again.
         nthreads=(os.cpu_count() or 1) if get_start_method() == "fork" else 0,
     )
     for each in made:
+        add_mark(Path(each.sources[0]))
         # Set here, because cythonize makes new extensions and does not keep it.
         each.optional = IS_OPTIONAL
     return made  # type: ignore[no-any-return]

@@ -10,15 +10,22 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.needs import needs_compiled
+from tests.needs import needs_compiled, needs_compiler
 from txnproducer._record import implementation
+from txnproducer._record.compiled_sources import (
+    is_checkout,
+    mark_of_sources,
+    module_of_other_sources,
+)
 from txnproducer.sim.apps.interrupts import COUNTED_MODULES
 
 ROOT = Path(__file__).parent.parent.parent
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def no_compiled_parts(name):
@@ -72,70 +79,86 @@ def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
         implementation.implementation_name("cython")
 
 
-PARTS = [
-    ("_core/batches/results.py", "_core/batches/_compiled/results.cpython-311.so"),
-    (
-        "../compiled/txnproducer/_core/batches/results.pxd",
-        "_core/batches/_compiled/results.cpython-311.so",
-    ),
-    ("_shell/_fast_send.pyx", "_shell/_fast_send.cpython-311.so"),
-    ("_record/_speedups.pyx", "_record/_speedups.cpython-311.so"),
-    ("_record/_varint.h", "_record/_speedups.cpython-311.so"),
+SOURCES = [
+    "txnproducer/_core/batches/results.py",
+    "compiled/txnproducer/_core/batches/results.pxd",
+    "txnproducer/_shell/_fast_send.pyx",
+    "txnproducer/_record/_varint.h",
+]
+COMPILED = [
+    f"txnproducer/_core/batches/_compiled/results{SUFFIX}",
+    f"txnproducer/_shell/_fast_send{SUFFIX}",
 ]
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """Return a package with compiled parts that are as old as their sources, in a checkout."""
-    package = tmp_path / "txnproducer"
-    for source, compiled in PARTS:
-        for name in (source, compiled):
-            (package / name).parent.mkdir(parents=True, exist_ok=True)
-            (package / name).touch()
-            os.utime(package / name, (1_000, 1_000))
-    (tmp_path / "pyproject.toml").touch()
+    """Return a checkout with compiled parts that were made of its sources."""
+    for name in [*SOURCES, *COMPILED]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for name in COMPILED:
+        (tmp_path / name).write_text(f"code {mark_of_sources(tmp_path)} code")
     monkeypatch.setattr(implementation, "import_module", any_parts)
-    monkeypatch.setattr(implementation, "_PACKAGE", package)
-    return package
+    monkeypatch.setattr(implementation, "_ROOT", tmp_path)
+    return tmp_path
 
 
-@pytest.mark.parametrize(("source", "compiled"), PARTS, ids=[source for source, _ in PARTS])
-def test_a_source_that_has_changed_is_not_passed_over(checkout, source, compiled):
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_has_changed_is_not_passed_over(checkout, source):
     assert implementation.implementation_name(None) == "cython"
 
-    os.utime(checkout / source, (2_000, 2_000))
+    (checkout / source).write_text("changed")
+    os.utime(checkout / source, (1_000, 1_000))  # as after a copy that keeps times
 
-    older = f"{Path(compiled).name} is older than {Path(source).name}"
-    with pytest.warns(RuntimeWarning, match=older):
+    other = rf"\.so was made of other sources than those in {checkout}"
+    with pytest.warns(RuntimeWarning, match=other):
         assert implementation.implementation_name(None) == "python"
-    with pytest.raises(ImportError, match=f"demands .*{older}"):
+    with pytest.raises(ImportError, match=f"demands .*{other}"):
         implementation.implementation_name("cython")
     assert implementation.implementation_name("python") == "python"
 
 
-def test_an_installed_copy_may_have_any_times(checkout):
-    (checkout.parent / "pyproject.toml").unlink()
-    for source, _ in PARTS:
-        os.utime(checkout / source, (2_000, 2_000))
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_one_compiled_part_of_another_build_is_not_used(checkout, compiled):
+    (checkout / compiled).write_text("code txnproducer compiled from 00000000 code")
+    with pytest.warns(RuntimeWarning, match=f"{Path(compiled).name} was made of other sources"):
+        assert implementation.implementation_name(None) == "python"
+
+
+def test_a_source_that_was_only_touched_has_not_changed(checkout):
+    later = time.time() + 1_000  # as after a change of branches and back
+    for name in SOURCES:
+        os.utime(checkout / name, (later, later))
     assert implementation.implementation_name(None) == "cython"
 
 
-def why_nothing_can_be_compiled():
-    """Return the tools that are missing for compiling, or nothing."""
-    command, *_ = (sysconfig.get_config_var("CC") or "cc").split()
-    if shutil.which(command) is None:
-        return f"there is no C compiler ({command}): install one, as gcc"
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    if header.exists():
-        return ""
-    return f"there is no {header}: install the headers of this interpreter"
+def test_compiled_parts_of_another_interpreter_do_not_count(checkout):
+    name = "results.cpython-27-any.so"
+    (checkout / "txnproducer/_core/batches/_compiled" / name).write_text("code")
+    assert implementation.implementation_name(None) == "cython"
+
+
+def test_an_installed_copy_may_have_any_sources(checkout):
+    shutil.rmtree(checkout / "compiled")
+    for name in COMPILED:
+        (checkout / name).write_text("code")
+    assert implementation.implementation_name(None) == "cython"
+
+
+@needs_compiled
+def test_the_compiled_parts_in_use_have_the_mark_of_their_sources():
+    path = Path(str(importlib.import_module("txnproducer._record._speedups").__file__))
+    if is_checkout(path.parent.parent.parent):
+        assert module_of_other_sources(path.parent.parent.parent) is None
+    assert b"txnproducer compiled from " in path.read_bytes()
 
 
 @pytest.mark.skipif(
     os.environ.get("TXNPRODUCER_IMPL", "").strip().lower() == "python",
     reason="TXNPRODUCER_IMPL=python asks for the pure Python parts",
 )
-@pytest.mark.skipif(bool(why_nothing_can_be_compiled()), reason=why_nothing_can_be_compiled())
+@needs_compiler
 def test_a_run_of_these_tests_is_not_silently_of_the_python_parts():
     # Else both runs of `make unit` would be of the same code, and say nothing of the other.
     assert implementation.IMPL == "cython", (

@@ -21,11 +21,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from txnproducer._record.compiled_sources import is_checkout, module_of_other_sources
+
 _LOG = logging.getLogger(__name__)
 
 NAMES: Final = ("python", "cython")
 _COMPILED: Final = "txnproducer._record._speedups"
-_PACKAGE: Final = Path(__file__).parent.parent
+_ROOT: Final = Path(__file__).parent.parent.parent
 
 
 def implementation_name(wanted: str | None) -> str:
@@ -44,7 +46,7 @@ def implementation_name(wanted: str | None) -> str:
         return name
     try:
         import_module(_COMPILED)
-        refuse_older_than_sources(_PACKAGE)
+        refuse_other_sources(_ROOT)
     except ImportError as error:
         # A name is a demand, as of a benchmark or a test: nothing else may run under it.
         if name:
@@ -76,36 +78,20 @@ def _warn_not_compiled(why: ImportError) -> None:
     )
 
 
-def refuse_older_than_sources(package: Path) -> None:
-    """Refuse compiled modules that are older than their source: a change would have no effect.
+def refuse_other_sources(root: Path) -> None:
+    """Refuse compiled modules that were made of other sources: a change would have no effect.
 
-    This applies only in a checkout. Installed files are not edited, and copying them may lose the
-    order of their times.
+    This applies only in a checkout. Installed files are not edited.
 
     Args:
-        package: the folder of the whole package.
+        root: the folder that has the package.
 
     Raises:
-        ImportError: a compiled module is older than its source.
+        ImportError: a compiled module was made of other sources than those in the checkout.
     """
-    if not (package.parent / "pyproject.toml").exists():
-        return
-    for compiled in package.rglob("*.so"):
-        for source in _sources_of(compiled, package):
-            if source.stat().st_mtime > compiled.stat().st_mtime:
-                raise ImportError(f"{compiled.name} is older than {source.name}")
-
-
-def _sources_of(compiled: Path, package: Path) -> list[Path]:
-    """Return the sources of a compiled module that are in the checkout."""
-    module = compiled.name.partition(".")[0]
-    folder = compiled.parent.parent if compiled.parent.name == "_compiled" else compiled.parent
-    types = package.parent / "compiled" / folder.relative_to(package.parent)
-    found = [folder / f"{module}.py", folder / f"{module}.pyx", types / f"{module}.pxd"]
-    # The twins' shared C headers are sources of the `.pyx` as well.
-    if found[1].exists():
-        found += folder.glob("*.h")
-    return [path for path in found if path.exists()]
+    other = module_of_other_sources(root) if is_checkout(root) else None
+    if other is not None:
+        raise ImportError(f"{other.name} was made of other sources than those in {root}")
 
 
 def chosen(python_module: str, compiled_module: str, name: str) -> Any:
