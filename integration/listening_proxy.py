@@ -59,4 +59,4 @@ class ListeningProxy:
 
     def accepted(self, client: socket.socket) -> None:
         """Serve a connection, in a thread that `_run` starts. Each proxy does it in its way."""
-        raise NotImplementedError
+        raise NotImplementedError  # a proxy that forgets it should not pass as one that is silent

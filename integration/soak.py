@@ -1,8 +1,8 @@
 """`make soak`: an hour of mixed load on three brokers, with a fault a minute and short sessions.
 
 Why it exists: what grows by a little with each transaction, fault or login shows only after many.
-Owns: the writers, the samples, the judgement that nothing grows. Must not know: how brokers are
-struck (`chaos.faults`), what is right in a topic (`chaos.run`).
+Owns: the writers, the samples. Must not know: how brokers are struck (`chaos.faults`), what is
+right in a topic (`chaos.run`).
 
 Four services write over TLS, logged in by SCRAM for a minute at a time: ten records a transaction,
 2,000 in one call, records with a group's offsets, and ten records with a new producer each time.
@@ -20,10 +20,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -37,9 +34,15 @@ from integration.chaos.faults import KINDS, Faults
 from integration.chaos.run import PARTITIONS, Account, check
 from integration.readers import read_with_confluent
 from integration.soak_picture import draw
-from integration.soak_samples import Sample, growth, not_renewed
+from integration.soak_samples import (
+    Sample,
+    growth,
+    not_renewed,
+    too_few_faults,
+    wrong_offset,
+)
+from integration.surroundings import about_run, load
 from txnproducer import TransactionalProducer, __version__, errors
-from txnproducer._record.implementation import IMPL
 from txnproducer._wire.reauthentication import Reauthentication
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.testing import EmbeddedKafka
@@ -48,8 +51,10 @@ RESULTS = Path("results") / "soak.json"
 SAMPLES = RESULTS.with_suffix(".jsonl")
 PICTURE = RESULTS.with_suffix(".svg")
 _EVERY_S = 2.0
+_FAULT_IN_S = 120.0  # a pause of a minute, a fault, and the time until the cluster is whole again
 _ENDS_S = 180.0  # longer than any call may take
 _SESSION_MS = 60_000
+_GROUP = "soak"
 _OUTCOMES = ("committed", "aborted", "unknown")
 _ABORTED_EVERY = 7
 _SETTINGS = {"max_block_ms": 60_000, "request_timeout_ms": 5_000, "delivery_timeout_ms": 60_000}
@@ -143,7 +148,7 @@ class Writer:
             producer.send(self.name, value, partition=place)
         if self.name == "offsets":
             offsets = {TopicPartition(self.name, 0): number}
-            group = ConsumerGroupMetadata("soak")
+            group = ConsumerGroupMetadata(_GROUP)
             _again(lambda: producer.send_offsets_to_transaction(offsets, group))
 
 
@@ -220,7 +225,7 @@ def soak(minutes: float, version: str) -> int:
         Writer("fresh", 10, 1.0, of_a_producer=1),
     ]
     wrong: list[str] = []
-    about = _about(minutes, version)
+    about = {"minutes": minutes, "version": __version__, **about_run(version)}
     RESULTS.parent.mkdir(exist_ok=True)
     SAMPLES.write_text("", "utf-8")
     settings = {"connections.max.reauth.ms": _SESSION_MS}
@@ -257,14 +262,22 @@ def soak(minutes: float, version: str) -> int:
         for writer in writers:
             reads = read_with_confluent(plain, writer.name, timeout=300)
             found = check(reads, writer.account, writer.records) + writer.errors
+            if writer.name == "offsets":
+                found += wrong_offset(writer.account.outcomes, _offset_of(kafka, writer.name))
             wrong += [f"{writer.name}: {each}" for each in found]
     wrong += [f"a fault could not be made: {error!r}" for error in faults.errors]
     lines = SAMPLES.read_text("utf-8").splitlines()
     samples = [Sample(*json.loads(line)) for line in lines]
     wrong += growth(samples) + not_renewed(samples, 2 * _SESSION_MS / 1000)
-    about["load_after"] = _load()
+    wrong += too_few_faults(samples, _FAULT_IN_S)
+    about["load_after"] = load()
     _note(about, samples, writers, faults.counts, wrong)
     return 1 if wrong else 0
+
+
+def _offset_of(kafka: EmbeddedKafka, topic: str) -> int | None:
+    told = kafka.committed(_GROUP).get(TopicPartition(topic, 0))
+    return None if told is None else told.offset
 
 
 def _show(latest: Sample) -> None:
@@ -275,30 +288,6 @@ def _show(latest: Sample) -> None:
         f" median {latest.median_ms:.1f} ms, longest {latest.longest_ms:.0f} ms",
         flush=True,
     )
-
-
-def _about(minutes: float, version: str) -> dict[str, Any]:
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    return {
-        "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-        "minutes": minutes,
-        "version": __version__,
-        # The last one that changed the package.
-        "commit": git("log", "-1", "--format=%h", "--", "txnproducer") or "unknown",
-        "changed": bool(git("status", "--porcelain", "--untracked-files=no", "txnproducer")),
-        "implementation": IMPL,
-        "kafka": version,
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "load_before": _load(),
-    }
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 1)
 
 
 def _note(

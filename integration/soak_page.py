@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from integration.benchmarks.markdown import table
+from integration.benchmarks.markdown import replaced, table
 from integration.soak_picture import draw
 from integration.soak_samples import (
     ALLOWED,
@@ -65,12 +64,6 @@ def written(told: Told) -> str:
 def section(told: Told) -> str:
     """Return the text about a soak, made of its kept part."""
     return "\n".join(_lines(told))
-
-
-def replaced(page: str, text: str) -> str:
-    """Return the page with the text about the soak replaced."""
-    pattern = r"(<!-- soak -->\n).*?(<!-- end soak -->)"
-    return re.sub(pattern, lambda found: f"{found[1]}{text}\n{found[2]}", page, flags=re.DOTALL)
 
 
 def _lines(told: Told) -> Iterator[str]:
@@ -220,7 +213,7 @@ def main() -> None:
         DATA.write_text(written(kept(json.loads(file.read_text("utf-8")))), "utf-8")
     told = json.loads(DATA.read_text("utf-8"))
     PICTURE.write_text(draw([Sample(*each) for each in told["samples"]]), "utf-8")
-    PAGE.write_text(replaced(PAGE.read_text("utf-8"), section(told)), "utf-8")
+    PAGE.write_text(replaced(PAGE.read_text("utf-8"), "soak", section(told)), "utf-8")
 
 
 if __name__ == "__main__":

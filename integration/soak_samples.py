@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # The growth from the second quarter of a run to its last one that counts as none. In the first
@@ -59,17 +59,46 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 
 def not_renewed(samples: Sequence[Sample], due_s: float) -> list[str]:
-    """Return the quarters of a run in which no login was renewed, if one was due in each.
+    """Return the quarters of a run in which fewer logins were renewed than were due.
+
+    One producer at least lives all the time, so one login is due in each of these times.
 
     Args:
         due_s: within so many seconds a login is renewed.
     """
     ends = [(part[-1].at_s, part[-1].renewals) for part in quarters(samples)]
     return [
-        f"no login was renewed from {begin_s:.0f} s to {end_s:.0f} s"
+        f"{after - before} logins were renewed from {begin_s:.0f} s to {end_s:.0f} s, and"
+        f" {(end_s - begin_s) // due_s:.0f} were due"
         for (begin_s, before), (end_s, after) in itertools.pairwise([(0.0, 0), *ends])
-        if end_s - begin_s >= due_s and after == before
+        if after - before < (end_s - begin_s) // due_s
     ]
+
+
+def too_few_faults(samples: Sequence[Sample], every_s: float) -> list[str]:
+    """Return a text if fewer faults took effect than one in each of these times.
+
+    Args:
+        every_s: in so many seconds a fault begins and ends.
+    """
+    last = samples[-1]
+    due = int(last.at_s // every_s)
+    return [f"{last.faults} faults took effect, and {due} were due"] if last.faults < due else []
+
+
+def wrong_offset(outcomes: Mapping[int, str], offset: int | None) -> list[str]:
+    """Return a text if a group's offset is not that of the last transaction that wrote it.
+
+    Args:
+        outcomes: by a transaction's number, which is also the offset that it writes. One that is
+            "unknown" may have written it.
+        offset: of the group; None if it has none.
+    """
+    last = max((number for number, each in outcomes.items() if each == "committed"), default=None)
+    later = {n for n, each in outcomes.items() if each == "unknown" and n > (last or 0)}
+    if offset in later | {last}:
+        return []
+    return [f"the group's offset is {offset}, and the last transaction committed {last}"]
 
 
 def summed_up(part: Sequence[Sample]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -16,6 +17,7 @@ from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 
 PARTITIONS = 3  # of the fixture `topic`
+SLOW_S = 40.0  # a task's; a second run of it would take as long again
 
 
 def keyless(spark, count, partitions=2, first=0):
@@ -59,6 +61,31 @@ class Strike:
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class OnDriver:
+    """Does something on the driver only: tasks get a copy that does nothing."""
+
+    def __init__(self, strike=None):
+        self.strike = strike
+
+    def __call__(self, name, info):
+        if self.strike is not None:
+            self.strike(name, info)
+
+    def __reduce__(self):
+        return OnDriver, ()
+
+
+def slowly(marker):
+    """Return a function that reads a frame, and takes a long time in each run."""
+
+    def read(batches):
+        yield from batches
+        Path(marker).touch()
+        time.sleep(SLOW_S)  # only a task that is broken off ends sooner
+
+    return lambda frame: frame.mapInArrow(read, frame.schema)
 
 
 class UnsecuredTokens(AbstractTokenProvider):

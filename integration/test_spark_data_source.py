@@ -16,7 +16,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="needs Spark 4")
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import KafkaExactlyOnceDataSource
-from txnproducer.spark.driver.runs import MOST_AT_ONCE
+from txnproducer.spark.driver.parallel_calls import MOST_AT_ONCE
 from txnproducer.spark.ledger.store import Ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

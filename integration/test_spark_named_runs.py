@@ -41,6 +41,10 @@ def test_runs_are_written_once_in_any_order(spark, kafka, topic, sink, driver_ro
     for run_id, first in days.items():
         report = one.write(keyed(spark, 10, first=first), run_id=run_id)
         assert (report.run_id, report.rows, report.replayed) == (run_id, 10, 0)
+    found = sink().status()
+    assert [(each.run_id, each.rows) for each in found.runs] == [
+        (day, 10) for day in reversed(days)
+    ]
     for run_id, first in reversed(days.items()):
         for again in (one, sink(driver_rows=driver_rows)):
             report = again.write(keyed(spark, 10, first=first), run_id=run_id)

@@ -21,6 +21,7 @@ from txnproducer.spark import (
 )
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.part_commits import PartCommits
+from txnproducer.spark.driver.part_ends import PartEnds
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.entries import LedgerBatch
@@ -254,15 +255,15 @@ def test_a_part_that_was_ended_meanwhile_is_found_in_the_ledger(
         told = query().tasks(PARTS)
         with pytest.raises(Killed):
             query(on_event=die_before_the_end_of(0, 2, behind=4)).commits.commit(told, 0)
-    usual = PartCommits._end
+    usual = PartEnds.end_one
 
-    def twice(commits, part):
-        usual(commits, part)
+    def twice(ends, lease):
+        assert usual(ends, lease) is None
         # As if the answer had been lost, and somebody had taken the id before it is asked again.
-        Runs(commits.ledger, commits.rules).take(part.partition, commits.settings)
-        usual(commits, part)
+        assert ends.take_all([lease.transactional_id]) == {}
+        return usual(ends, lease)
 
-    monkeypatch.setattr(PartCommits, "_end", twice)
+    monkeypatch.setattr(PartEnds, "end_one", twice)
     query().batch(numbered(2, 0, 1, 4, 3, 5) if is_replay else PARTS)
     seen(WRITTEN)
 
@@ -690,4 +691,4 @@ def test_an_abort_without_a_cluster_is_logged_and_does_not_raise(broker, query, 
     caplog.set_level("INFO")
     away = replace(query().commits, settings={**query().commits.settings, **settings})
     away.abort(told)
-    assert "partition 0: not aborted" in caplog.text
+    assert "1 of 1 transactions were not aborted" in caplog.text

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 
 import pytest
+from pyspark import InheritableThread
 
 from integration.spark_frames import expected, keyed, keyless, wait_for
 from txnproducer.spark import LedgerError, ReplayMismatchError, StaleRunError
 from txnproducer.spark.rows.few_rows import read_few
+from txnproducer.spark.session import tells_of_stop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 both = pytest.mark.parametrize("atomicity", ["partition", "batch"])
@@ -214,19 +217,59 @@ def test_a_read_of_too_many_rows_or_bytes_ends(spark, in_one_task):
     assert read_few(frame.where("id < 0"), 0, in_one_task=in_one_task) == []
 
 
-def test_a_read_that_ends_early_ends_no_other_job_of_its_group(spark):
-    slow = spark.range(0, 100_000, 1, 4).selectExpr(
-        "concat(repeat('x', 1000), cast(id AS string)) AS value"
-    )
+def test_a_read_is_of_the_calling_threads_job_group(spark):
+    began, wait_s = threading.Event(), 30
+    slow = spark.range(0, 2, 1, 1).selectExpr("java_method('java.lang.Thread', 'sleep', 60000L) x")
+    slow = slow.selectExpr("'x' AS value", "x").where("x IS NULL").select("value")
+
+    def cancel():
+        tracker = spark.sparkContext.statusTracker()
+        while not tracker.getActiveJobsIds() and not began.wait(0.05):
+            pass
+        spark.sparkContext.cancelJobGroup("a query")
+
+    canceller = InheritableThread(target=cancel)
     with job_group(spark, "a query"):
-        assert read_few(slow, 100_000, most_bytes=100_000) is None
-        assert spark.range(10).count() == 10
-        assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "a query"
-    deadline = time.monotonic() + 30
-    tracker = spark.sparkContext.statusTracker()
-    while tracker.getActiveJobsIds() and time.monotonic() < deadline:
-        time.sleep(0.05)  # the cancelled job's tasks end when they notice it
-    assert list(tracker.getActiveJobsIds()) == []
+        canceller.start()
+        began_s = time.monotonic()
+        # A stop of the query cancels the jobs of its group.
+        with pytest.raises(Exception, match="cancelled") as raised:
+            read_few(slow, 10)
+        canceller.join()
+    assert tells_of_stop(raised.value)
+    assert time.monotonic() - began_s < wait_s
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+def test_a_read_has_the_settings_of_its_session(spark, in_one_task):
+    # The pattern is of an older version of Spark, and a column: a task asks whether it may be.
+    frame = spark.range(0, 4, 1, 2).selectExpr(
+        "date_format(timestamp'2024-01-01 00:00:00', concat('u', if(id < 0, 'x', ''))) AS value"
+    )
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    try:
+        batches = read_few(frame, 4, in_one_task=in_one_task) or []
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+    assert [row for batch in batches for row in batch.column("value").to_pylist()] == ["1"] * 4
+    assert spark.sparkContext.getLocalProperty("spark.sql.legacy.timeParserPolicy") is None
+
+
+def test_a_read_works_in_a_thread_without_an_active_session(spark):
+    sessions = spark._jvm.SparkSession
+    frame, found = keyless(spark, 5), []
+
+    def read():
+        sessions.clearActiveSession()
+        found.extend(read_few(frame, 5) or [])
+        found.append(sessions.getActiveSession().isDefined())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    *batches, is_active = found
+    assert sum(batch.num_rows for batch in batches) == 5
+    assert not is_active
 
 
 def test_an_error_of_the_frame_is_raised_as_spark_raises_it(spark):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from integration.spark_frames import expected, seen, wait_for
+from integration.spark_frames import OnDriver, expected, seen, slowly, wait_for
 from integration.waiting import wait_until
 from txnproducer.spark import ExactlyOnceKafkaSink
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 ROWS = 20
-SLOW_S = 40.0  # a task's; a second run of it would take as long again
 SOON_S = 20.0
 
 
@@ -62,17 +60,6 @@ class Query:
         self.stop()
 
 
-def slowly(marker):
-    """Return a function that reads a frame, and takes a long time in each run."""
-
-    def read(batches):
-        yield from batches
-        Path(marker).touch()
-        time.sleep(SLOW_S)  # only a task that is broken off ends sooner
-
-    return lambda frame: frame.mapInArrow(read, frame.schema)
-
-
 @pytest.fixture(params=["batch", "prepared", "partition"])
 def atomicity(request):
     return request.param
@@ -100,6 +87,15 @@ def sink(kafka, topic, atomicity):
     yield make
     for one in made:
         one.close()
+
+
+def stop_while_rows_are_read(spark, tmp_path, writer):
+    """Stop a query while the rows of its first batch are read, and see that nothing ran again."""
+    slow = slowly(str(tmp_path / "read"))
+    query = Query(spark, tmp_path, lambda frame, batch_id: writer(slow(frame), batch_id))
+    wait_until((tmp_path / "read").exists, "no row was read", 90)
+    query.stop()
+    query.check_that_it_stopped()
 
 
 def check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path):
@@ -141,11 +137,38 @@ def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
 def test_a_query_that_is_stopped_in_its_tasks_is_not_run_again(
     spark, kafka, topic, sink, tmp_path
 ):
-    slow, writer = slowly(str(tmp_path / "read")), sink()
-    query = Query(spark, tmp_path, lambda frame, batch_id: writer(slow(frame), batch_id))
-    wait_until((tmp_path / "read").exists, "no row was read", 90)
-    query.stop()
-    query.check_that_it_stopped()
+    stop_while_rows_are_read(spark, tmp_path, sink())
+    check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+@pytest.mark.parametrize("atomicity", ["partition"], indirect=True)
+def test_a_query_that_is_stopped_while_its_driver_reads_commits_nothing(
+    spark, kafka, topic, sink, tmp_path
+):
+    stop_while_rows_are_read(spark, tmp_path, sink(driver_rows=100))
+    check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+@pytest.mark.parametrize("atomicity", ["partition"], indirect=True)
+def test_a_query_that_is_stopped_before_its_driver_commits_is_not_committed(
+    spark, kafka, topic, sink, tmp_path
+):
+    queries: list[Query] = []
+    began = threading.Event()
+
+    def strike(name, info):
+        if name == "task_before_commit":
+            queries[0].stop_beside()
+
+    writer = sink(on_event=OnDriver(strike), driver_rows=100)
+
+    def write(frame, batch_id):
+        began.wait(60)
+        writer(frame, batch_id)
+
+    queries.append(Query(spark, tmp_path, write))
+    began.set()
+    queries[0].check_that_it_stopped()
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
@@ -201,17 +224,3 @@ def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
         log.removeHandler(handler)
     assert (len(runs), writer._batches.transactions.attempts) == (1, 1)
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
-
-
-class OnDriver:
-    """Does something on the driver only: tasks get a copy that does nothing."""
-
-    def __init__(self, strike=None):
-        self.strike = strike
-
-    def __call__(self, name, info):
-        if self.strike is not None:
-            self.strike(name, info)
-
-    def __reduce__(self):
-        return OnDriver, ()

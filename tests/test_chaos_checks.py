@@ -158,7 +158,8 @@ def copied(txn: int, source: str) -> list[Line]:
 
 def test_an_input_that_was_copied_twice_is_found() -> None:
     values = {0: ["a:1:0:1:0-0", "a:2:0:1:0-0"]}
-    assert kinds(*copied(1, "0-0"), *copied(2, "0-0"), *seen(values)) == {DUPLICATE}
+    lines = [*copied(1, "0-0"), *copied(2, "0-0"), *seen(values)]
+    assert kinds(*lines, {"t": 95.0, "copied": {"0": 1}}) == {DUPLICATE}
 
 
 def test_an_input_that_the_group_has_passed_without_a_copy_is_found() -> None:
@@ -166,6 +167,13 @@ def test_an_input_that_the_group_has_passed_without_a_copy_is_found() -> None:
     lines = [*copied(1, "0-0"), *copied(2, "0-1"), *seen(values)]
     assert kinds(*lines, {"t": 95.0, "copied": {"0": 2}}) == set()
     assert kinds(*lines, {"t": 95.0, "copied": {"0": 3}}) == {LOST}
+
+
+@pytest.mark.parametrize("offsets", [{"0": 1}, {"1": 2}, {}])
+def test_a_copy_without_the_offset_of_its_input_is_torn(offsets: dict[str, int]) -> None:
+    values = {0: ["a:1:0:1:0-0", "a:2:0:1:0-1"]}
+    lines = [*copied(1, "0-0"), *copied(2, "0-1"), *seen(values)]
+    assert TORN in kinds(*lines, {"t": 95.0, "copied": offsets})
 
 
 def test_each_kind_has_a_test_that_shows_it() -> None:
@@ -226,6 +234,15 @@ def test_the_time_in_calls_within_the_longest_stall_counts_once() -> None:
     lines = [*written(1, 1.0), *written(2, 9.0), *(line for each in calls for line in each)]
     figures = times(add_up(sorted(lines, key=lambda line: line["t"])))
     assert figures.called_s == pytest.approx(own + 2.5)
+    assert figures.longest_call_s == pytest.approx(1.5)
+
+
+def test_an_id_that_never_began_a_transaction_stood_still_and_has_not_recovered() -> None:
+    never = {"t": 1.0, "writer": "b", "id": "another", "txn": 0, "call": "init", "at": "call"}
+    lines = [{"t": 0.5, "fault": "begin"}, never, *written(1, 1.0), *written(2, 9.0)]
+    figures = times(add_up(sorted(lines, key=lambda line: line["t"])))
+    assert figures.recovery_s is None
+    assert figures.stall_s == pytest.approx(8.4)
 
 
 def test_the_time_with_a_consumer_within_the_longest_stall_is_counted_by_its_kind() -> None:

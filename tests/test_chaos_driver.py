@@ -33,6 +33,8 @@ class ScriptedClient:
         resolved: the answer about a commit in doubt.
     """
 
+    names_refusals = False
+
     def __init__(self, fails: dict[str, Verdict], resolved: str) -> None:
         self._fails, self._resolved = fails, resolved
         self.made = self.begun = 0
@@ -76,7 +78,8 @@ class ScriptedClient:
         ({}, "unknown", "committed", 1),
         ({"commit": "again"}, "unknown", "committed", 1),
         ({"commit": "abort"}, "unknown", "aborted", 1),
-        ({"commit": "abort", "abort": "restart"}, "unknown", "aborted", 2),
+        ({"commit": "abort", "abort": "restart"}, "unknown", "unknown", 2),
+        ({"send": "abort", "abort": "restart"}, "unknown", "aborted", 2),
         ({"commit": "restart"}, "unknown", "aborted", 2),
         ({"commit": "unknown"}, "unknown", "unknown", 2),
         ({"commit": "unknown"}, "committed", "committed", 2),
@@ -107,3 +110,13 @@ def test_the_reported_outcome_is_the_one_that_the_error_means(
     assert outcomes == ["committed", told, "committed", "committed"]
     assert client.made == producers
     assert len(history.inits) == producers
+
+
+def test_a_client_that_says_what_is_refused_is_believed_though_its_abort_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptedClient, "names_refusals", True)
+    fails: dict[str, Verdict] = {"commit": "abort", "abort": "restart"}
+    test_the_reported_outcome_is_the_one_that_the_error_means(
+        fails, "unknown", "aborted", 2, tmp_path, monkeypatch
+    )

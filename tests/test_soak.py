@@ -18,7 +18,9 @@ from integration.soak_samples import (
     quarters,
     summed_up,
     thinned,
+    too_few_faults,
     trend_mb_per_hour,
+    wrong_offset,
 )
 
 STEADY = Sample(0.0, 70.0, 14, 29, 20, 5.0, 9.0, 0, 0)
@@ -98,10 +100,33 @@ def renewed(*of_quarters: int) -> list[Sample]:
     ]
 
 
-def test_a_quarter_without_a_renewed_login_is_named():
-    assert not_renewed(renewed(0, 3, 5, 9), 20.0) == ["no login was renewed from 0 s to 20 s"]
-    assert not_renewed(renewed(1, 3, 3, 9), 20.0) == ["no login was renewed from 40 s to 60 s"]
+def test_a_quarter_with_too_few_renewed_logins_is_named():
+    first = "0 logins were renewed from 0 s to 20 s, and 1 were due"
+    assert not_renewed(renewed(0, 3, 5, 9), 20.0) == [first]
+    third = "1 logins were renewed from 40 s to 60 s, and 2 were due"
+    assert not_renewed(renewed(2, 4, 5, 9), 10.0) == [third]
     assert not_renewed(renewed(0, 0, 0, 0), 21.0) == []  # none is due within such a quarter
+
+
+def test_fewer_faults_than_were_due_are_reported():
+    assert too_few_faults(samples(faults=2), 100.0) == []
+    [told] = too_few_faults(samples(faults=2), 10.0)
+    assert told.startswith("2 faults took effect, and ")
+
+
+@pytest.mark.parametrize(
+    ("offset", "is_right"),
+    [(4, True), (5, True), (2, False), (3, False), (6, False), (None, False)],
+)
+def test_an_offset_is_that_of_the_last_commit_or_of_one_in_doubt_after_it(offset, is_right):
+    outcomes = {1: "committed", 2: "unknown", 3: "aborted", 4: "committed", 5: "unknown"}
+    assert (wrong_offset({**outcomes, 6: "aborted"}, offset) == []) is is_right
+
+
+def test_a_group_whose_transactions_all_failed_has_no_offset():
+    assert wrong_offset({1: "aborted"}, None) == []
+    assert wrong_offset({1: "unknown"}, None) == []
+    assert wrong_offset({1: "unknown"}, 1) == []
 
 
 def test_the_page_says_how_many_logins_were_renewed_and_producers_made():

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from integration.benchmarks_spark.bench import start_spark
+from integration.spark_frames import OnDriver, slowly
 from integration.waiting import wait_until
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.testing import EmbeddedKafka
@@ -24,43 +25,11 @@ from txnproducer.testing import EmbeddedKafka
 _Mode: TypeAlias = Literal["partition", "batch", "prepared"]
 _Write: TypeAlias = Callable[[Any, int], object]
 _TIMES = 3
-_SLOW_S = 40.0  # a task's: a stop that waited for it would show
 _AWAITED_S = 90.0
-
-
-class _AtCommit:
-    """Stops a query when the sink is about to commit. Tasks get a copy that does nothing."""
-
-    def __init__(self) -> None:
-        self.has_come = threading.Event()
-
-    def __call__(self, name: str, info: object) -> None:
-        if name == "batch_before_commit":
-            self.has_come.set()
-            time.sleep(0.5)  # the stop begins meanwhile, as it would at any other instruction
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Nothing, ()
-
-
-class _Nothing:
-    def __call__(self, name: str, info: object) -> None:
-        """Do nothing."""
 
 
 def _noop(frame: Any, _: int) -> None:
     frame.write.format("noop").mode("append").save()
-
-
-def _slow(marker: Path) -> Callable[[Any], Any]:
-    path = str(marker)
-
-    def read(batches: Any) -> Any:
-        yield from batches
-        Path(path).touch()
-        time.sleep(_SLOW_S)  # only a task that is broken off ends sooner
-
-    return lambda frame: frame.mapInArrow(read, frame.schema)
 
 
 class _Stops:
@@ -81,16 +50,22 @@ class _Stops:
 
     def in_the_tasks(self) -> float:
         marker = self._folder / f"{self.name}-{self._count}-read"
-        slow = _slow(marker)
+        slow = slowly(str(marker))
         return self._stop(lambda _: wait_until(marker.exists, "no row is read", _AWAITED_S), slow)
 
     def between_batches(self) -> float:
         return self._stop(lambda query: query.processAllAvailable())
 
     def at_the_commit(self) -> float:
-        hook = _AtCommit()
+        has_come = threading.Event()
+
+        def strike(name: str, info: object) -> None:
+            if name == "batch_before_commit":
+                has_come.set()
+                time.sleep(0.5)  # the stop begins meanwhile, as it would at any other instruction
+
         return self._stop(
-            lambda _: wait_until(hook.has_come.is_set, "no commit", _AWAITED_S), hook=hook
+            lambda _: wait_until(has_come.is_set, "no commit", _AWAITED_S), hook=OnDriver(strike)
         )
 
     def _stop(

@@ -299,7 +299,8 @@ public final class ChaosDriver {
             try {
                 again("abort", producer::abortTransaction);
             } catch (RuntimeException failed) {
-                tell("aborted");
+                // No call has said of the commit that was asked for that it is aborted.
+                tell(committing ? "unknown" : "aborted");
                 throw new RestartNeeded();
             }
             tell("aborted");

@@ -34,7 +34,8 @@ from txnproducer.testing.embedded import DEFAULT_VERSION
 RESULTS = Path("results") / "clusters.jsonl"
 HISTORIES = Path("results") / "clusters"
 NOT_THE_PRODUCER = [
-    f":(exclude)txnproducer/{room}" for room in ("cli", "sim", "spark", "testing", "_broker")
+    f":(exclude)txnproducer/{room}"
+    for room in ("cli", "sim", "spark", "testing", "_broker", "_server")
 ]
 
 
@@ -53,6 +54,7 @@ class Clusters:
     def get(self, version: int, linked: bool) -> EmbeddedKafka:
         """Return a cluster on which all brokers run and are in sync."""
         if self._kafka is not None and self._kind == (version, linked):
+            # One that does not recover is dropped, whatever it lacks.
             with contextlib.suppress(Exception):
                 self._kafka.wait_in_sync(20)
                 return self._kafka
@@ -83,14 +85,14 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _commit() -> str:
+def commit_of_producer() -> str:
     """Return the last commit that changed the producer; one of the campaign changes no row."""
     last = ["git", "log", "-1", "--format=%h", "--", "txnproducer", *NOT_THE_PRODUCER]
     done = subprocess.run(last, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
-def _version_of(client: str) -> str:
+def version_of(client: str) -> str:
     if client == "java":
         return DEFAULT_VERSION
     return version(client)
@@ -108,7 +110,7 @@ def _is_valid(line: dict[str, Any], commit: str) -> bool:
     client = line["row"].split("/")[0]
     if client == OURS:
         return bool(line["commit"] == commit)
-    return bool(line["version"] == _version_of(client))
+    return bool(line["version"] == version_of(client))
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -141,7 +143,7 @@ def run_row(clusters: Clusters, row: Row, commit: str) -> bool:
     played = play(kafka, row, command, folder, clusters.watch)
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(
-            json.dumps({"commit": commit, "version": _version_of(row.client), **played.as_dict()})
+            json.dumps({"commit": commit, "version": version_of(row.client), **played.as_dict()})
             + "\n"
         )
     print(
@@ -158,7 +160,7 @@ def run_row(clusters: Clusters, row: Row, commit: str) -> bool:
 
 
 def main() -> int:
-    arguments, commit = _arguments(), _commit()
+    arguments, commit = _arguments(), commit_of_producer()
     done = set() if arguments.again or arguments.names else _done(commit)
     HISTORIES.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _rows(arguments) if row.name not in done]

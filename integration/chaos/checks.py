@@ -7,7 +7,9 @@ Pure: it takes a `History` and returns what is wrong in it. Names as in Adya's a
   part of a transaction's records there.
 * write cycle (G0): of two transactions of one transactional id each wrote before the other, by the
   order of the logs. Writers with different ids may interleave; Kafka promises them nothing.
-* lost write: a commit was confirmed, and no record is there. Torn: some are, and some are not.
+* lost write: a commit was confirmed, and no record is there. Torn: some are, and some are not, or
+  copies are there without the offset of their input. (A lost offset shows only if no later
+  transaction has set it.)
 * duplicate: a record, or a copy of one input, is there twice.
 * order: in a partition, records of a transaction, or transactions that ended before the next one
   began, stand in another order than they were written.
@@ -162,6 +164,10 @@ def _copies(history: History, final: dict[Place, Reading]) -> Iterator[Finding]:
     for source, keys in copies.items():
         if len(keys) > 1:
             yield Finding(DUPLICATE, f"input {source} was copied by {keys}")
+        place, _, at = source.partition("-")
+        reached = history.copied.get(place, 0)
+        if int(at) >= reached:
+            yield Finding(TORN, f"{keys[0]} copied input {source}, and the offset is {reached}")
     for partition, offset in history.copied.items():
         missing = [at for at in range(offset) if f"{partition}-{at}" not in copies]
         if missing:
@@ -247,6 +253,7 @@ class Times:
         fresh_took_s: the longest time of a transaction of these within `stall_s`, likewise.
         fenced: commits that were refused as fenced within `stall_s`.
         called_s: the part of `stall_s` in which a producer of that id was in a call.
+        longest_call_s: the longest of these calls, as far as it lies in `stall_s`.
         waited_s: the parts of `stall_s` in which the writer of that id was busy otherwise, by
             their kind (`waits`).
         aborted: transactions of that id that ended in an abort within `stall_s`: by the workload's
@@ -260,6 +267,7 @@ class Times:
     fresh_took_s: dict[str, float]
     fenced: int
     called_s: float
+    longest_call_s: float
     waited_s: dict[str, float]
     aborted: int
 
@@ -267,6 +275,8 @@ class Times:
 def times(history: History) -> Times:
     """Return how long the writers stood still."""
     commits: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for init in history.init_calls:
+        commits[init.transactional_id] = []  # also of an id that never began a transaction
     for txn in history.txns.values():
         commits[txn.transactional_id] += (
             [(txn.began, txn.told_at)] if txn.told == COMMITTED and txn.told_at is not None else []
@@ -289,7 +299,9 @@ def times(history: History) -> Times:
         and since <= line["t"] <= since + stall_s
         and line["error"].startswith(_FENCED)
     ]
-    called_s = _covered(history.calls.get(name, []), since, since + stall_s)
+    calls = history.calls.get(name, [])
+    called_s = _covered(calls, since, since + stall_s)
+    longest_call_s = max((_covered([each], since, since + stall_s) for each in calls), default=0.0)
     waited_s = {
         did: covered
         for did, spans in history.waits.get(name, {}).items()
@@ -310,6 +322,7 @@ def times(history: History) -> Times:
         _fresh_took(history, since, since + stall_s),
         len(fenced),
         round(called_s, 2),
+        round(longest_call_s, 2),
         waited_s,
         aborted,
     )

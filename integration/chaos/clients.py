@@ -23,6 +23,8 @@ REQUEST_S, DELIVERY_S, TRANSACTION_S, BLOCK_S = 5, 15, 20, 15
 class Client(Protocol):
     """A transactional producer that is initialized."""
 
+    names_refusals: bool
+
     def begin(self) -> None: ...
     def send(self, topic: str, partition: int, value: bytes) -> None: ...
     def offsets(self, offsets: Mapping[tuple[str, int], int], consumer: Any) -> None: ...
@@ -35,6 +37,10 @@ class Client(Protocol):
 
 
 class _Base:
+    # Whether a commit's error with verdict `abort` says that nothing is committed. Documentation
+    # after Java's only says to abort then, and that may fail as well.
+    names_refusals = False
+
     def resolve(self) -> str:
         return "unknown"
 
@@ -45,6 +51,9 @@ class _Base:
 
 class Ours(_Base):
     """txnproducer."""
+
+    # `recovery` is "abort" only if nothing is committed: docs/errors.md.
+    names_refusals = True
 
     def __init__(self, servers: str, transactional_id: str) -> None:
         from txnproducer import TransactionalProducer

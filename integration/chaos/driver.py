@@ -87,11 +87,16 @@ class Driver:
                 self._failed(client, error)
                 time.sleep(0.2)  # a client that refuses at once would make this a busy loop
             finally:
-                with contextlib.suppress(Exception):
-                    client.close()
+                self._close(client)
             if self._job.workload == TAKEOVER and self._goes_on():
                 time.sleep(AWAY_S)  # the other writer takes the id meanwhile
         self._notes.close()
+
+    def _close(self, client: Client) -> None:
+        try:
+            client.close()
+        except Exception as error:  # noqa: BLE001 - noted: the next producer has the id anyway
+            self._note("close", "error", error=_text(error))
 
     def _why(self) -> str:
         """Return why the work with a producer is done."""
@@ -139,6 +144,7 @@ class Driver:
                     with self._waits.during(REWOUND):
                         self._input.rewind()
         finally:
+            # The consumer of a member that leaves: the group goes on without it in any case.
             with contextlib.suppress(Exception), self._waits.during(CLOSED):
                 self._input.close()
 
@@ -212,8 +218,8 @@ class Driver:
             try:
                 self._again(client, "abort", client.abort)
             except Exception as failed:
-                # That no abort succeeded changes nothing about a commit that was refused.
-                self._tell(ABORTED)
+                is_known = not committing or client.names_refusals
+                self._tell(ABORTED if is_known else UNKNOWN)
                 raise RestartNeeded(failed) from failed
             self._tell(ABORTED)
             return

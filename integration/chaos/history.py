@@ -5,16 +5,16 @@ process appends to a file of its own. `t` is the machine's monotonic clock, whic
 every process, Java's `System.nanoTime` included.
 Must not know: clients, faults, verdicts.
 
-Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init", "begin",
-"write" (with "records"), "offsets", "commit", "abort", "told", or "sends" for a send that failed
-though the commit succeeded; `at` is "call", "ok" or "error"
-(with "error"). A "told" line has the "outcome" that the application believes, an "ended" line
-the reason for a producer's end (`endings`). In place of a call, an "input" line has a time of
-another kind: "did" (`waits`), "since" and "until". Lines of a reader:
-`{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
-the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
-Lines of a probe, at each commit: `{"t", "probe", "took"}`, with the name of its client, and the
-seconds that the transaction took from the making of its producer on.
+Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init", "begin", "write"
+(with "records"), "offsets", "commit", "abort", "told", "close" if that raised, or "sends" for a
+send that failed though the commit succeeded; `at` is "call", "ok" or "error" (with "error"). A
+"told" line has the "outcome" that the application believes, an "ended" line the reason for a
+producer's end (`endings`). In place of a call, an "input" line has a time of another kind: "did"
+(`waits`), "since" and "until". Lines of a reader: `{"t", "reader", "topic", "partition"}` with
+"offset" and "value" for a record, with "end" when the reader has read all that is committed, or
+with the "error" of its client. Lines of the run: `{"t", "fault": "begin" or "end"}`. Lines of a
+probe, at each commit: `{"t", "probe", "took"}`, with the name of its client, and the seconds that
+the transaction took from the making of its producer on.
 A value is `writer:txn:index:count`; a copied record has `:partition-offset` of its input as well.
 """
 
@@ -26,6 +26,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,6 @@ class Txn:
         commit_called: the time of the first commit call, or None.
         told: the outcome as the application believes it, or None.
         told_at: the time of that.
-        refused: whether a commit call raised an error.
     """
 
     writer: str
@@ -99,7 +99,6 @@ class Txn:
     commit_called: float | None = None
     told: str | None = None
     told_at: float | None = None
-    refused: bool = False
 
     @property
     def key(self) -> tuple[str, int]:
@@ -113,10 +112,17 @@ class Reading:
     Attributes:
         records: time, offset and value of each.
         ends: the count of records at each moment at which all that was committed had been read.
+        last_end: the time of the last of these moments; minus infinity before the first one.
     """
 
     records: list[tuple[float, int, str]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    last_end: float = -math.inf
+
+    @cached_property
+    def values(self) -> frozenset[str]:
+        """The values of all records."""
+        return frozenset(value for _, _, value in self.records)
 
 
 @dataclass
@@ -210,7 +216,8 @@ def _read(readers: dict[str, dict[Place, Reading]], line: Line) -> None:
     reading = readers[line["reader"]][line["topic"], line["partition"]]
     if "end" in line:
         reading.ends.append(len(reading.records))
-    else:
+        reading.last_end = line["t"]
+    elif "value" in line:
         reading.records.append((line["t"], line["offset"], line["value"]))
 
 
@@ -238,6 +245,8 @@ def _wrote(history: History, line: Line) -> None:
             history.inits.append(line["t"])
             history.begun[line["writer"]] += 1
         return
+    if line["call"] == "close":
+        return
     key = line["writer"], line["txn"]
     if key not in history.txns:
         history.txns[key] = Txn(*key, line["id"], line["t"])
@@ -247,7 +256,5 @@ def _wrote(history: History, line: Line) -> None:
             txn.records += [(topic, place, value) for topic, place, value in line["records"]]
         case "commit", "call":
             txn.commit_called = txn.commit_called or line["t"]
-        case "commit", "error":
-            txn.refused = True
         case "told", _:
             txn.told, txn.told_at = line["outcome"], line["t"]

@@ -19,7 +19,8 @@ from typing import Any
 from integration.benchmarks.markdown import table
 from integration.chaos.endings import is_unchecked, told
 from integration.chaos.plan import CLIENTS, FAULTS, OURS, PLAIN, cover, parts
-from integration.chaos.reasons import COPIED, QUICKER, UNPROBED, is_probed_twice, why
+from integration.chaos.reasons import BY_VERSION, COPIED, QUICKER, UNPROBED, is_probed_twice, why
+from integration.chaos.versions import figures, medians
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).with_name("rows.jsonl")
@@ -45,12 +46,14 @@ HEAD = (
     machine. The times of two clients may differ by chance.""",
     """Rows of txnproducer were played again, some after a change of it, some because other
     programs had loaded the machine: {newer} of its rows are of a version for which no other
-    client's row was played. The last play counts. The list of every row has the stalls of earlier
+    client's row was played. Its rows are of the producers at the commits {commits}; a newer one
+    was not played. The last play counts. The list of every row has the stalls of earlier
     ones with the same version, which {again} rows have; those of older versions are not kept. The
     other clients' rows were played once, {unprobed} of them before there was a probe.""",
 )
 BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
-    does not say, by the client's documentation, whether they are committed. "Not told" counts
+    does not say, by the client's documentation, whether they are committed. (Ours asks then, by
+    `resolve_outcome()`, and its answer counts.) "Not told" counts
     those that were open when their process was killed, hung, or left them to the next owner of
     the id. "Hung" counts processes that had not ended 30 s after the last transaction might
     begin."""
@@ -92,6 +95,9 @@ NOTES = {
         producer then asks for a new epoch by itself, and goes on. It drops the batches that were
         under way: their futures fail with `InvalidProducerEpochError`, and
         `commit_transaction()` returns without an error.""",
+        """In the rows with an outcome told false, `commit_transaction()` raised and
+        `abort_transaction()` after it as well. The driver took that for an abort then; it takes it
+        for an unknown outcome now.""",
         """Batches that wait longer than `delivery_timeout_ms` for a leader expire: their futures
         fail with `KafkaTimeoutError`, and `commit_transaction()` returns without an error.""",
     ),
@@ -153,6 +159,7 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
                 played=len(lines),
                 all=planned * len(CLIENTS),
                 again=sum("earlier" in line for line in _of(lines, OURS)),
+                commits=_commits(_of(lines, OURS)),
                 newer=sum(line["commit"] not in theirs for line in _of(lines, OURS)),
                 unprobed=sum(line.get("cluster_stall_s") is None for line in others),
             )
@@ -176,6 +183,7 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
     yield from _text(COPIED)
     if unprobed := sum(not is_probed_twice(line) for line in _of(lines, OURS)):
         yield from _text(UNPROBED.format(count=unprobed))
+    yield from _by_version()
     yield from _quicker(lines)
     yield from ("", "## Why producers were replaced", "")
     ours = _of(lines, OURS)
@@ -205,6 +213,21 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
 def _of(lines: Sequence[Line], client: str, fault: str | None = None) -> list[Line]:
     named = ((line, parts(line["row"])) for line in lines)
     return [line for line, row in named if row[0] == client and fault in (None, row[1])]
+
+
+def _by_version() -> Iterator[str]:
+    yield from _text(BY_VERSION.format(commit=figures()["commit"]))
+    yield from table(
+        ("client", "version 1", "version 2"),
+        [(client, f"{first:.2f} s", f"{second:.2f} s") for client, first, second in medians()],
+    )
+    yield ""
+
+
+def _commits(lines: Sequence[Line]) -> str:
+    """Return the commits of the producer that made some rows, each with their number."""
+    counts = Counter(line["commit"] for line in lines).most_common()
+    return ", ".join(f"{commit} ({count} rows)" for commit, count in counts)
 
 
 def _client_row(lines: Sequence[Line], client: str) -> list[str]:

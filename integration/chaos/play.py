@@ -20,7 +20,7 @@ from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
 from integration.chaos.probe import COMMIT as PROBES
 from integration.chaos.probe import Probe
-from integration.chaos.sight import Beside, fill, read_all, wait_until_settled
+from integration.chaos.sight import Beside, blind_spot, fill, read_all, wait_until_settled
 from integration.chaos.strikes import AWAY_S, Scene, fault, held_s
 from integration.chaos.writers import Command, Writers
 from txnproducer import TopicPartition, admin
@@ -59,6 +59,7 @@ class Played:
         fresh_took_s: the longest transaction of these within `stall_s`, likewise.
         fenced: commits that were refused as fenced meanwhile.
         called_s: how much of `stall_s` a producer of that id was in a call.
+        longest_call_s: the longest of these calls.
         waited_s: how much of `stall_s` its writer was busy otherwise, by kind (`waits`).
         aborted_in_stall: how many transactions of that id were aborted within `stall_s`.
         endings: why producers ended before the row did, or None if the client's driver notes no
@@ -82,6 +83,7 @@ class Played:
     fresh_took_s: dict[str, float] | None = None
     fenced: int = 0
     called_s: float | None = None
+    longest_call_s: float | None = None
     waited_s: dict[str, float] | None = None
     aborted_in_stall: int | None = None
     endings: list[dict[str, Any]] | None = None
@@ -141,8 +143,7 @@ def play(
         notes.note(fault="end")
         if time.monotonic() > until - AFTER_S:
             played.failed = NO_TIME_LEFT
-        # The writers write until then: the rest of the row shows the recovery.
-        time.sleep(max(0.0, until - time.monotonic()))
+        time.sleep(max(0.0, until - time.monotonic()))  # the rest of the row shows the recovery
     except Exception as error:  # noqa: BLE001 - the row says so, and the next one is played
         played.failed = f"{type(error).__name__}: {error}"[:300]
     finally:
@@ -161,9 +162,10 @@ def play(
         return played
     if open_ones or unread:
         played.failed = played.failed or f"still open: {open_ones}; not read: {unread}"
-    if beside.failure or not beside.path.stat().st_size:
-        played.failed = played.failed or f"nobody read beside the writers: {beside.failure}"
-    _judge(played, load(sorted(folder.glob("*.jsonl"))))
+    history = add_up(load(sorted(folder.glob("*.jsonl"))))
+    if unseen := beside.failure or blind_spot(history):
+        played.failed = played.failed or f"the reader beside the writers was blind: {unseen}"
+    _judge(played, history)
     played.seconds = round(time.monotonic() - began, 1)
     return played
 
@@ -218,8 +220,7 @@ def _note_copied(servers: str, group: str, source: str, folder: Path) -> None:
     notes.close()
 
 
-def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
-    history = add_up(lines)
+def _judge(played: Played, history: History) -> None:
     findings = check(history)
     played.wrong = dict(Counter(finding.kind for finding in findings))
     played.findings = _firsts(findings)
@@ -234,6 +235,7 @@ def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
     played.fresh_stalls_s = figures.fresh_stalls_s
     played.fresh_took_s = figures.fresh_took_s
     played.called_s, played.aborted_in_stall = figures.called_s, figures.aborted
+    played.longest_call_s = figures.longest_call_s
     played.waited_s = figures.waited_s
     played.endings = endings(history)
 

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from integration.chaos.checks import FINAL
-from integration.chaos.history import Notes
+from integration.chaos.history import COMMITTED, History, Notes, Reading
+
+BESIDE = "beside"
+# From a commit to the reader's sight of it, with a cluster that has just recovered.
+_LATE_S = 5.0
 
 
 def _consumer(servers: str, topics: list[str], partitions: int) -> Any:
@@ -48,7 +52,32 @@ def _note(notes: Notes, name: str, message: Any) -> tuple[str, int] | None:
     elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
         notes.note(**place, end=True)
         return message.topic(), message.partition()
+    else:
+        notes.note(**place, error=str(error)[:200])
     return None
+
+
+def blind_spot(history: History) -> str:
+    """Return the words for a partition that the reader beside the writers did not see, or nothing.
+
+    It has to reach the end of each partition after the last commits there, and to have seen by
+    then all that had been committed some time before. A record that the final reader does not see
+    either is a finding, and no weakness of this reader.
+    """
+    places, final = history.readers.get(BESIDE, {}), history.readers.get(FINAL, {})
+    for txn in history.txns.values():
+        if txn.told != COMMITTED or txn.told_at is None:
+            continue
+        for topic, partition, value in txn.records:
+            if value not in final.get((topic, partition), Reading()).values:
+                continue
+            reading = places.get((topic, partition), Reading())
+            if reading.last_end < txn.told_at - _LATE_S:
+                return f"{topic}-{partition} was not read to its end after {value} was committed"
+            is_due = reading.last_end > txn.told_at + _LATE_S
+            if is_due and value not in reading.values:
+                return f"{topic}-{partition} was read to its end without {value}"
+    return ""
 
 
 class Beside:
@@ -79,7 +108,7 @@ class Beside:
             while not self._stop.is_set():
                 message = consumer.poll(0.2)
                 if message is not None:
-                    _note(notes, "beside", message)
+                    _note(notes, BESIDE, message)
         except Exception as error:  # noqa: BLE001 - the row says so: it was not read beside
             self.failure = f"{type(error).__name__}: {error}"[:200]
         finally:

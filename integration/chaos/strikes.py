@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from integration.chaos.cluster import (
@@ -20,11 +20,8 @@ from integration.chaos.cluster import (
 )
 from integration.chaos.plan import (
     CLIENT,
-    CONTROLLER,
     FULL_DISK,
-    GROUP_COORDINATOR,
     KILL,
-    LEADER,
     NEED_PROXIES,
     NONE,
     ONE_SIDED,
@@ -139,6 +136,12 @@ def _client_fault(scene: Scene) -> Iterator[None]:
                 writers.resume_first()
 
 
+def both_ways(victim: str, others: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the pairs of a party with each other one, in both directions."""
+    apart = [other for other in others if other != victim]
+    return [pair for other in apart for pair in ((victim, other), (other, victim))]
+
+
 def _roll(kafka: EmbeddedKafka) -> None:
     for index in range(kafka.nodes):
         kafka.stop_node(index, _STOP_S)
@@ -198,7 +201,7 @@ def _link_fault(scene: Scene) -> Iterator[str]:
     victim = CLIENTS if scene.row.target == CLIENT else broker(scene.index())
     parties = [*brokers, CLIENTS] if scene.row.fault == SLOW else brokers
     others = [party for party in (brokers if victim == CLIENTS else parties) if party != victim]
-    both = [pair for other in others for pair in ((victim, other), (other, victim))]
+    both = both_ways(victim, others)
     match scene.row.fault:
         case "partition":
             kafka.links.cut(both)
@@ -213,6 +216,3 @@ def _link_fault(scene: Scene) -> Iterator[str]:
         yield victim
     finally:
         kafka.links.heal()
-
-
-__all__ = ["CONTROLLER", "GROUP_COORDINATOR", "LEADER", "Scene", "fault", "held_s"]

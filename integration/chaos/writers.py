@@ -43,7 +43,6 @@ class Writers:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="writers", daemon=True)
-        self.replaced = 0
 
     def start(self) -> None:
         self._processes = [self._launch(index) for index in range(len(self._jobs))]
@@ -70,7 +69,6 @@ class Writers:
                     self._closing.wait(_REPLACED_AFTER_S)
                     with self._lock:
                         self._processes[index] = self._launch(index)
-                        self.replaced += 1
 
     @property
     def pids(self) -> list[int]:

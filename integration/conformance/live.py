@@ -171,8 +171,7 @@ class LiveTarget:
         return found.error_code not in _NOT_YET
 
     def wait_ms(self, time_ms: int) -> None:
-        # A step of a case: a broker's own time has to pass, as that of a transaction's time-out.
-        time.sleep(time_ms / 1000)
+        time.sleep(time_ms / 1000)  # a time of the broker's own, such as a transaction's time-out
 
     def settle(self, transactional_id: str) -> None:
         describe = m.DescribeTransactionsRequest((transactional_id,))

@@ -268,8 +268,7 @@ def stop(scene: Scene) -> End:
     scene.submit(scene.gate(_STRUCK, scene.rng.choice(events)[scene.writer]))
     scene.keeper.await_arrival(_STRUCK)
     scene.stop_query()
-    # Drawn: what stands at the gate goes on before Spark has ended the tasks, or after that.
-    time.sleep(scene.rng.uniform(0.0, 2.0))
+    time.sleep(scene.rng.uniform(0.0, 2.0))  # drawn: before or after Spark has ended the tasks
     scene.keeper.give_leave(_STRUCK)
     if error := scene.finish():
         raise WrongEndError(f"the stop is a failure of the query: {gist(error)}")
@@ -339,8 +338,7 @@ def speculation(scene: Scene) -> End:
         return End(Count(0, 0, 0, len(scene.reads())), refusal=refusal)
     scene.keeper.await_arrival(_STRUCK)
     scene.keeper.await_arrival(_TWIN)
-    # Drawn: the first attempt goes on before the second is done, or after that.
-    time.sleep(scene.rng.uniform(0.0, 1.0))
+    time.sleep(scene.rng.uniform(0.0, 1.0))  # drawn: before or after the second attempt is done
     scene.keeper.give_leave(_STRUCK)
     return _exact(scene)
 
@@ -399,8 +397,7 @@ def late_restart(scene: Scene) -> End:
     )
     scene.keeper.await_arrival(_STRUCK)
     scene.kill_driver()
-    # Brokers look for transactions that are too old every ten seconds.
-    time.sleep(_LEAST_TIMEOUT_MS / 1000 + 15.0)
+    time.sleep(_LEAST_TIMEOUT_MS / 1000 + 15.0)  # brokers look for old transactions every 10 s
     scene.submit()
     return _exact(scene)
 
