@@ -12,6 +12,8 @@ from typing import Any
 
 import kafka
 
+from txnproducer.admin._sockets import owned_consumer
+
 try:
     import confluent_kafka
 except ImportError:  # no wheels for a free-threaded interpreter: a test that needs it fails
@@ -90,10 +92,7 @@ def _drain(consumer, left: set[int], deadline: float) -> list[Read]:
 
 def read_with_kafka_python(servers: str, topic: str, timeout: float = 20) -> list[Read]:
     """Read a whole topic with kafka-python at read_committed."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False
-    )
-    try:
+    with owned_consumer(servers, isolation_level="read_committed") as consumer:
         numbers = consumer.partitions_for_topic(topic)
         await_markers(servers, topic, numbers)
         places = [kafka.TopicPartition(topic, number) for number in sorted(numbers)]
@@ -108,8 +107,6 @@ def read_with_kafka_python(servers: str, topic: str, timeout: float = 20) -> lis
             for records in consumer.poll(timeout_ms=300).values():
                 found += [Read(r.partition, r.offset, r.key, r.value) for r in records]
         return sorted(found, key=lambda read: (read.partition, read.offset))
-    finally:
-        consumer.close()
 
 
 def values(reads: list[Read]) -> list[bytes | None]:

@@ -15,6 +15,7 @@ from kafka.net.inet import KafkaNetSocket
 
 from txnproducer import admin
 from txnproducer.admin import _connection
+from txnproducer.cli._readback import count_topic
 from txnproducer.errors import (
     DisconnectError,
     KafkaError,
@@ -272,6 +273,17 @@ def test_a_silent_broker_leaves_no_thread_and_no_socket(recwarn):
         port = silent.getsockname()[1]
         with pytest.raises(KafkaTimeoutError):
             admin.broker_ids(f"127.0.0.1:{port}", timeout=0.2)
+    assert set(threading.enumerate()) - before == set()
+    gc.collect()
+    assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []
+
+
+def test_a_consumer_that_finds_no_broker_leaves_no_thread_and_no_socket(recwarn):
+    before = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(KafkaTimeoutError, match="no broker of"):
+            count_topic(address, "orders", by="id", timeout=0.2)
     assert set(threading.enumerate()) - before == set()
     gc.collect()
     assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []

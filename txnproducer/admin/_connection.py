@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import kafka.errors
 from kafka import KafkaAdminClient
-from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -32,6 +30,8 @@ from txnproducer.errors import (
     UnknownTopicOrPartitionError,
     error_for_code,
 )
+
+from ._sockets import owned_connections
 
 DEFAULT_TIMEOUT = 30.0
 # Between two attempts, and between two looks at an answer that is not final.
@@ -61,47 +61,6 @@ class Asker(Protocol):
         """Return the question's answer."""
 
 
-class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
-    """kafka-python's way to connect, with an owner that closes every socket.
-
-    kafka-python 3.0 leaves two kinds of sockets to the garbage collector: the one of a refused
-    connection, and one that connects just as another thread closes its client. Their
-    ResourceWarning would break users' tests that turn warnings into errors.
-    """
-
-    # kafka-python chooses the class of a connection by the scheme of `proxy_url`, and makes the
-    # object itself. So the owner is found by the one argument that it passes on, the address.
-    SCHEMES = ("owned",)
-    owners: ClassVar[dict[str, contextlib.ExitStack]] = {}
-
-    def __init__(self, proxy_url: str) -> None:
-        self._owner = self.owners[proxy_url]
-
-    async def sock_connect(self, net: Any, sock: Any, *args: Any, **kwargs: Any) -> Any:
-        """Connect a socket for its owner, or close it."""
-        try:
-            connected = await super().sock_connect(net, sock, *args, **kwargs)
-        except BaseException:
-            sock.close()
-            raise
-        self._owner.callback(sock.close)
-        return connected
-
-    @classmethod
-    @contextlib.contextmanager
-    def owner(cls) -> Iterator[str]:
-        """Yield an address, and at the end close every socket that was connected by it."""
-        with contextlib.ExitStack() as sockets:
-            address = f"{cls.SCHEMES[0]}://{id(sockets)}"
-            cls.owners[address] = sockets
-            try:
-                yield address
-            finally:
-                # Before the sockets are closed by the outer block: no later connection finds this
-                # owner.
-                del cls.owners[address]
-
-
 @contextlib.contextmanager
 def connect(
     bootstrap_servers: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
@@ -123,15 +82,7 @@ def connect(
     """
     # In this order, so that an error of the cleanup becomes one of ours as well.
     with our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
-        address = cleanup.enter_context(_OwnedSocket.owner())
-
-        def make_connections(**config: Any) -> KafkaNetClient:
-            connections = KafkaNetClient(**config)
-            cleanup.callback(connections.close)
-            return connections
-
-        # An admin client that finds no broker raises from its constructor, and leaves a thread and
-        # connections that no other code could reach.
+        owned = cleanup.enter_context(owned_connections())
         client = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers.split(","),
             bootstrap_timeout_ms=to_ms(timeout),
@@ -139,9 +90,8 @@ def connect(
             # Its first attempt often meets a broker that is just starting, and kafka-python's own
             # limit of 30 s could be more than all of the time there is.
             reconnect_backoff_max_ms=500,
-            kafka_client=make_connections,
             # A proxy that the user names wins, since no broker may be reachable without it.
-            **{"proxy_url": address, **security},
+            **{**owned, **security},
         )
         # Called first, since such a stack runs backwards: the client ends before its connections.
         cleanup.callback(client.close)

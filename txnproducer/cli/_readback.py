@@ -16,13 +16,14 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import kafka
-from kafka import KafkaConsumer
 from kafka.errors import KafkaError as WireError
 
+from txnproducer.admin._sockets import owned_consumer
 from txnproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -175,17 +176,16 @@ class _Reader:
     ) -> None:
         self._topic = topic
         self._deadline = deadline
+        self._cleanup = ExitStack()
         left_ms = max(1000, int((deadline - time.monotonic()) * 1000))
         try:
-            self._consumer = KafkaConsumer(
-                bootstrap_servers=bootstrap_servers.split(","),
-                isolation_level=isolation,
-                # Without a group there is nothing to commit to, and reading must leave no trace on
-                # the cluster.
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                bootstrap_timeout_ms=left_ms,
-                **(security or {}),
+            self._consumer = self._cleanup.enter_context(
+                owned_consumer(
+                    bootstrap_servers,
+                    isolation_level=isolation,
+                    bootstrap_timeout_ms=left_ms,
+                    **(security or {}),
+                )
             )
         except WireError as error:
             raise KafkaTimeoutError(
@@ -196,7 +196,7 @@ class _Reader:
             # be assigned.
             self._assign()
         except BaseException:
-            self._consumer.close()
+            self._cleanup.close()
             raise
 
     def _assign(self) -> None:
@@ -213,7 +213,7 @@ class _Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+        self._cleanup.close()
 
     def records(self) -> Iterator[Any]:
         """Yield the records before the ends that were fixed when this reader was made."""

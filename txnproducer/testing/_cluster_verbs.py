@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from txnproducer import admin
+from txnproducer.admin._sockets import owned_consumer
 from txnproducer.errors import UnsupportedVersionError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
@@ -69,17 +70,11 @@ class ClusterVerbs(ABC):
         """
         text("topic", topic)
         is_committed(isolation)
-        from kafka import KafkaConsumer
         from kafka import TopicPartition as Place
 
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.bootstrap_servers.split(","),
-            isolation_level=isolation,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            **self.security_config(),
-        )
-        try:
+        with owned_consumer(
+            self.bootstrap_servers, isolation_level=isolation, **self.security_config()
+        ) as consumer:
             places = [Place(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
             if not places:
                 raise KeyError(f"there is no topic {topic!r}")
@@ -87,8 +82,6 @@ class ClusterVerbs(ABC):
             consumer.seek_to_beginning(*places)
             ends = consumer.end_offsets(places)
             return _read(consumer, ends, time.monotonic() + timeout)
-        finally:
-            consumer.close()
 
     def transactions(self) -> dict[str, MemoryTransaction]:
         """Return each transactional id that is in use, as its coordinator knows it.
