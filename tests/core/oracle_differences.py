@@ -96,6 +96,12 @@ _TO_BE_FIXED_CODES = tuple(
 )
 
 
+# The words for an end, its name in the tables, and the state until it is answered.
+_COMMIT = ("a commit", "commit", "COMMITTING_TRANSACTION")
+_ABORT = ("an abort", "abort", "ABORTING_TRANSACTION")
+_V1 = ("TV1", "TV1nb")
+
+
 def _caused_by_their_likes(*fields: str) -> dict[str, CausedByItsLike]:
     return {field: CausedByItsLike(field) for field in fields}
 
@@ -145,8 +151,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     *(
         Difference(
-            title=f"With v2 {call} asks once more before it believes a refusal from memory",
-            tables=(f"EndTxn({end})/TV2",),
+            title=f"With {version} {call} asks once more before it believes a refusal from memory",
+            tables=tuple(f"EndTxn({end})/{mode}" for mode in modes),
             codes=("PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING", *more),
             values={
                 "state": state,
@@ -162,13 +168,15 @@ DIFFERENCES: tuple[Difference, ...] = (
             reason=(
                 "A broker that does not know yet that it is the coordinator no more gives this"
                 " answer to a sound producer, if its log has refused to complete the previous"
-                " transaction, or if the present one has begun at the next coordinator. That one"
-                " repeats the answer only if it is true."
+                " transaction, or if the present one, or its epoch, has begun at the next"
+                " coordinator. That one repeats the answer only if it is true."
             ),
         )
-        for call, end, state, more in (
-            ("a commit", "commit", "COMMITTING_TRANSACTION", ("INVALID_TXN_STATE",)),
-            ("an abort", "abort", "ABORTING_TRANSACTION", ()),
+        for version, modes, call, end, state, more in (
+            ("v1", _V1, *_COMMIT, ("INVALID_TXN_STATE", "INVALID_PRODUCER_EPOCH")),
+            ("v1", _V1, *_ABORT, ("INVALID_TXN_STATE", "INVALID_PRODUCER_EPOCH")),
+            ("v2", ("TV2",), *_COMMIT, ("INVALID_TXN_STATE",)),
+            ("v2", ("TV2",), *_ABORT, ()),
         )
     ),
     Difference(

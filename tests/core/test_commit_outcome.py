@@ -187,7 +187,7 @@ def test_an_abort_inherits_the_doubt_about_a_commit_that_failed_and_settles_it(
     driver.expect(FindCoordinatorRequest)
     answer = NEXT if version == 2 else None
     if is_committed:
-        assert not driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE).is_commit
+        assert not driver.refuse_end(ErrorCode.INVALID_TXN_STATE).is_commit
         assert driver.expect(EndTxnRequest, producer=answer).is_commit
     else:
         assert not driver.expect(EndTxnRequest, producer=answer).is_commit
@@ -210,7 +210,7 @@ def test_an_abort_settles_no_doubt_if_a_lost_request_may_begin_a_new_transaction
     abort = driver.manager.begin_abort()
     driver.expect(FindCoordinatorRequest)
     if is_committed:
-        driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+        driver.refuse_end(ErrorCode.INVALID_TXN_STATE)
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, producer=NEXT)
     assert driver.state is S.READY
@@ -250,7 +250,7 @@ def test_a_repeated_abort_that_is_refused_settles_no_doubt_if_a_lost_request_may
     assert not driver.take().is_commit
     driver.fail(ResponseFailure.TIMED_OUT)
     driver.expect(FindCoordinatorRequest)
-    assert not driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE).is_commit
+    assert not driver.refuse_end(ErrorCode.INVALID_TXN_STATE).is_commit
     assert driver.expect(EndTxnRequest).is_commit
     driver.expect(InitProducerIdRequest, producer=NEXT)
     assert driver.state is S.READY

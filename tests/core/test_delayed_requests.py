@@ -407,7 +407,7 @@ def test_a_transaction_that_began_for_certain_is_not_taken_for_one_that_did_not(
     driver.manager.maybe_add_partition(TP0)
     lose(driver, AddPartitionsToTxnRequest, ResponseFailure.DISCONNECTED)
     abort = driver.manager.begin_abort()
-    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    driver.refuse_end(ErrorCode.INVALID_TXN_STATE)
     assert driver.state is TransactionState.FATAL_ERROR
     assert abort.error is not None
 

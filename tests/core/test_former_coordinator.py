@@ -57,7 +57,7 @@ def transact(driver, *, is_commit):
 
 
 def moved(*, is_commit, before=(True,), version=1, can_bump=True):
-    """Return a driver whose end was answered by another coordinator, and the end's result.
+    """Return a driver and the result of its end. The end was repeated at another coordinator.
 
     Args:
         is_commit: whether to commit.

@@ -1,4 +1,4 @@
-"""A broker that does not know that it is the coordinator no more may refuse a sound end (v2)."""
+"""A broker that does not know that it is the coordinator no more may refuse a sound end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ OTHER_NODE = BrokerNode(NODE.node_id + 1, "other", 9092)
 NEXT = ProducerIdAndEpoch(77, 1)
 
 each_refusal = pytest.mark.parametrize(
-    ("is_commit", "code"),
+    ("version", "is_commit", "code"),
     [
-        (True, INVALID_TXN_STATE),
-        *((end, code) for end in (True, False) for code in OTHER_IDENTITY),
+        *((2, end, code) for end in (True, False) for code in OTHER_IDENTITY),
+        (2, True, INVALID_TXN_STATE),
+        *(
+            (1, end, code)
+            for end in (True, False)
+            for code in (*OTHER_IDENTITY, INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
+        ),
     ],
 )
 either_end = pytest.mark.parametrize("is_commit", [True, False])
@@ -47,26 +52,27 @@ def ending(is_commit, version=2):
 
 
 @each_refusal
-def test_an_end_that_only_the_old_coordinator_refuses_succeeds(is_commit, code):
-    driver, end = ending(is_commit)
+def test_an_end_that_only_the_old_coordinator_refuses_succeeds(version, is_commit, code):
+    driver, end = ending(is_commit, version)
     first = driver.expect(EndTxnRequest, code)
     assert not end.is_completed
     driver.expect(FindCoordinatorRequest)
-    assert driver.expect(EndTxnRequest, producer=NEXT) == first
+    assert driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None) == first
     assert end.is_successful
     assert driver.state is S.READY
     assert driver.manager.progress.outcome == ("committed" if is_commit else "aborted")
-    assert driver.manager.identity.producer_id_and_epoch == NEXT
+    assert (driver.manager.identity.producer_id_and_epoch == NEXT) == (version == 2)
 
 
 @each_refusal
-def test_an_end_that_the_next_coordinator_refuses_as_well_is_fatal(is_commit, code):
-    driver, end = ending(is_commit)
+def test_an_end_that_the_next_coordinator_refuses_as_well_is_fatal(version, is_commit, code):
+    driver, end = ending(is_commit, version)
     driver.expect(EndTxnRequest, code)
     driver.expect(FindCoordinatorRequest)
     driver.expect(EndTxnRequest, code)
     assert not isinstance(end.error, CommitOutcomeUnknownError)  # both answers were refusals
-    assert isinstance(end.error, ProducerFencedError) == (code == ErrorCode.PRODUCER_FENCED)
+    is_fence = code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert isinstance(end.error, ProducerFencedError) == is_fence
     assert driver.state is S.FATAL_ERROR
     assert driver.take() is None
 
@@ -151,9 +157,9 @@ def test_the_next_transaction_is_asked_for_twice_as_well(is_commit):
     assert not later.is_completed
 
 
-@each_refusal
-def test_with_v1_the_first_answer_counts(is_commit, code):
-    driver, end = ending(is_commit, version=1)
+@pytest.mark.parametrize("code", [INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_with_v2_an_abort_is_refused_for_good_by_what_no_memory_makes_a_broker_say(code):
+    driver, end = ending(False)
     driver.expect(EndTxnRequest, code)
     assert isinstance(end.error, KafkaError)
     assert driver.state is S.FATAL_ERROR

@@ -190,7 +190,7 @@ def test_a_fatal_end_raises_its_own_error():
     driver = with_partition(version=1)
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     abort = driver.manager.begin_abort()
-    driver.expect(EndTxnRequest, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    driver.refuse_end(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     assert driver.state is S.FATAL_ERROR
     assert type(abort.error) is type(driver.manager.machine.last_error)
     assert driver.take() is None

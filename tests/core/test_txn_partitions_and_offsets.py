@@ -266,7 +266,7 @@ def test_a_commit_that_was_given_up_ends_even_if_both_its_ends_are_refused(code)
     driver.fail()
     driver.expect(FindCoordinatorRequest)
     abort = driver.manager.begin_abort()
-    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    driver.refuse_end(ErrorCode.INVALID_TXN_STATE)
     driver.expect(EndTxnRequest, code)
     assert driver.state is S.FATAL_ERROR
     assert isinstance(commit.error, CommitOutcomeUnknownError)

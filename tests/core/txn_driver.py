@@ -36,7 +36,7 @@ from txnproducer._protocol.messages import (
     TxnOffsetCommitResponse,
 )
 from txnproducer._protocol.versions import ApiVersionRange, FinalizedFeatures, NodeApiVersions
-from txnproducer.errors import KafkaError
+from txnproducer.errors import ErrorCode, KafkaError
 from txnproducer.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -157,11 +157,15 @@ class TxnDriver:
     def refuse_end(self, code: int) -> EndTxnRequest:
         """Refuse the next EndTxn for good, and return its last attempt.
 
-        With v2 an answer that a broker may give from its memory counts only when it is repeated.
+        An answer that a broker may give from its memory counts only when it is repeated.
         """
         ended: EndTxnRequest = self.expect(EndTxnRequest, code)
-        is_doubted = code in OTHER_IDENTITY or (ended.is_commit and code == INVALID_TXN_STATE)
-        if ended.is_transaction_v2_enabled and is_doubted:
+        is_v1 = not ended.is_transaction_v2_enabled
+        if (
+            code in OTHER_IDENTITY
+            or (code == INVALID_TXN_STATE and (is_v1 or ended.is_commit))
+            or (code == ErrorCode.INVALID_PRODUCER_EPOCH and is_v1)
+        ):
             self.expect(FindCoordinatorRequest)
             ended = self.expect(EndTxnRequest, code)
         return ended

@@ -286,10 +286,9 @@ def test_an_answer_that_is_lost_before_a_refusal_leaves_the_commit_in_doubt(kafk
 
 
 def test_a_refusal_from_memory_counts_when_it_is_repeated(kafka, client, version):
-    leases = written(client, kafka.listen(), IDS[:1])
-    kafka.fail_next("EndTxn", error="PRODUCER_FENCED")
-    error = commit(client, leases)[IDS[0]].error
-    assert (error is None) == (version == 2)
+    leases = written(client, kafka.listen(), IDS[:2])
+    kafka.fail_next("EndTxn", error="PRODUCER_FENCED", times=2)
+    assert [each.error for each in commit(client, leases).values()] == [None, None]
 
 
 def test_a_right_that_is_missing_is_raised_with_the_id(kafka, client):

@@ -13,7 +13,7 @@ from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_metadata import TransactionalIdState
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
-from txnproducer.records import TopicPartition
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from txnproducer._broker.cluster import BrokerCluster
@@ -106,6 +106,47 @@ def add_partitions(
     if known.state is TransactionalIdState.ONGOING and added <= known.partitions:
         return ErrorCode.NONE
     return coordinator.write(known.with_partitions(added, now_ms, is_v2=is_v2))
+
+
+def add_for_client(
+    cluster: BrokerCluster,
+    node_id: int,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partitions: Iterable[TopicPartition],
+    now_ms: int,
+) -> ErrorCode:
+    """Add partitions for a client with transactions v1, if the broker may answer.
+
+    A broker that does not know yet that it has resigned answers from its memory if nothing has to
+    be written.
+    """
+    added = frozenset(partitions)
+    code = check_id(cluster, node_id, transactional_id, now_ms)
+    # Where epochs cannot be raised, no client can protect itself.
+    if code == ErrorCode.NOT_COORDINATOR and not cluster.options.is_before_2_5:
+        coordinator = cluster.transaction_coordinator(transactional_id)
+        known = coordinator.remembered_at(transactional_id, node_id, now_ms)
+        if known is not None and _has_added(known, producer, added):
+            return ErrorCode.NONE
+    return code or add_partitions(
+        cluster,
+        transactional_id,
+        producer.producer_id,
+        producer.producer_epoch,
+        added,
+        now_ms,
+        # With v2 the partition's leader, or the group's coordinator, adds it (KIP-890).
+        is_v2=False,
+    )
+
+
+def _has_added(
+    known: TransactionMetadata, producer: ProducerIdAndEpoch, added: frozenset[TopicPartition]
+) -> bool:
+    is_open = known.state is TransactionalIdState.ONGOING
+    is_same = ProducerIdAndEpoch(known.producer_id, known.producer_epoch) == producer
+    return is_open and is_same and added <= known.partitions
 
 
 def verify_partitions(

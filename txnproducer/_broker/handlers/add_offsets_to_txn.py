@@ -11,10 +11,11 @@ Simplifications: no other than answering in one step (see `transaction_coordinat
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import add_partitions, check_access, check_id
+from txnproducer._broker.coordination import add_for_client, check_access
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from txnproducer.errors import ErrorCode
+from txnproducer.records import ProducerIdAndEpoch
 
 
 def handle(
@@ -28,15 +29,8 @@ def handle(
         return AddOffsetsToTxnResponse(code)
     if not cluster.is_allowed(Resource.GROUP, request.group_id):
         return AddOffsetsToTxnResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    code = check_id(cluster, node_id, name, now_ms) or add_partitions(
-        cluster,
-        name,
-        request.producer_id,
-        request.producer_epoch,
-        # The marker has to reach the partition that keeps the group's offsets.
-        [cluster.offsets_partition(request.group_id)],
-        now_ms,
-        # With v2 the group's coordinator adds its partition when the offsets arrive (KIP-890).
-        is_v2=False,
-    )
+    # The marker has to reach the partition that keeps the group's offsets.
+    place = cluster.offsets_partition(request.group_id)
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    code = add_for_client(cluster, node_id, name, producer, [place], now_ms)
     return AddOffsetsToTxnResponse(code)

@@ -4,22 +4,26 @@ Behavior:
 * Adds partitions to the transaction. The first ones begin it. Either all partitions are added or
   none: if one is unknown or refused, the others get OPERATION_NOT_ATTEMPTED.
 * Answers CONCURRENT_TRANSACTIONS while the markers of the previous transaction are written.
+* A broker that does not know yet that it has resigned answers NONE if it remembers the transaction
+  as open, with these partitions in it.
 
 Version notes: brokers send v4 and above to each other; clients do not send it with transactions
 v2.
-Simplifications: no other than answering in one step (see `transaction_coordinator`).
+Simplifications: answers in one step (see `transaction_coordinator`). Such a broker refuses nothing
+from its memory, and before Kafka 2.5 it answers nothing from it.
 """
 
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import add_partitions, check_access, check_id, check_topic
+from txnproducer._broker.coordination import add_for_client, check_access, check_topic
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     PartitionErrorCode,
 )
 from txnproducer.errors import ErrorCode
+from txnproducer.records import ProducerIdAndEpoch
 
 
 def handle(
@@ -41,16 +45,8 @@ def handle(
                 for place, code in codes.items()
             )
         )
-    code = check_id(cluster, node_id, name, now_ms) or add_partitions(
-        cluster,
-        name,
-        request.producer_id,
-        request.producer_epoch,
-        request.partitions,
-        now_ms,
-        # With v2 the leader of the partition adds it when the first batch arrives (KIP-890).
-        is_v2=False,
-    )
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    code = add_for_client(cluster, node_id, name, producer, request.partitions, now_ms)
     return _all(request, code)
 
 

@@ -17,12 +17,13 @@ the first. It matters in two cases:
   The commit is repeated once more for its answer, which holds the next epoch with transactions v2.
   The abort call fails because it was too late.
 
-With transactions v2 some refusals are believed only when they are repeated. A broker that does not
-know yet that it is the coordinator no more judges EndTxn by its memory, before it would write:
-PRODUCER_FENCED or, after the last epoch, INVALID_PRODUCER_ID_MAPPING: its log has refused to
-  complete the previous transaction, and it takes the next identity for a foreign one.
-INVALID_TXN_STATE for a commit: the partitions were added at the next coordinator, and it knows no
-  open transaction.
+Some refusals are believed only when they are repeated. A broker that does not know yet that it is
+the coordinator no more judges EndTxn by its memory, before it would write:
+PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before EndTxn v2) or, after the last epoch,
+  INVALID_PRODUCER_ID_MAPPING: it takes an identity that it has not seen for a foreign one. With v2
+  its log may have refused to complete the previous transaction.
+INVALID_TXN_STATE: the partitions were added at the next coordinator, and it knows no open
+  transaction. With v2 an abort is refused so only if the log has a commit.
 So the handler looks the coordinator up and asks once more. It believes the answer when the broker
 that gave it still is the coordinator. A refused request has changed nothing.
 
@@ -71,15 +72,18 @@ from txnproducer.errors import (
 from txnproducer.records import ProducerIdAndEpoch
 
 _REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
-# By whether it was a commit: the refusals of v2 that a broker gives from its memory alone. It
-# refuses an abort with INVALID_TXN_STATE only if its log has a commit.
-_OTHER_IDENTITY = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-_FROM_MEMORY = {False: _OTHER_IDENTITY, True: (*_OTHER_IDENTITY, ErrorCode.INVALID_TXN_STATE)}
-
 _OUTCOMES: Final[dict[bool, ResolvedOutcome]] = {True: "committed", False: "aborted"}
+_OTHER_IDENTITY: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 _LATER_IDENTITY: Final = (*_OTHER_IDENTITY, ErrorCode.INVALID_PRODUCER_EPOCH)
 # A broker that answers so has forgotten what it refused before.
 _NEW_TERM = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def may_be_from_memory(code: int, *, is_commit: bool, is_v2: bool) -> bool:
+    """Return whether a broker that was replaced may have refused an end by its memory alone."""
+    if not is_v2 and code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH):
+        return True
+    return code in _OTHER_IDENTITY or (is_commit and code == ErrorCode.INVALID_TXN_STATE)
 
 
 class EndTxnHandler(TxnRequestHandler):
@@ -90,8 +94,8 @@ class EndTxnHandler(TxnRequestHandler):
     * v5 answers with the producer id and epoch of the next transaction (KIP-890).
     * It names the identity and the version with which the transaction was begun.
 
-    Retries: every retriable code; a lost coordinator is looked up again. With v2
-    the refusals in `_FROM_MEMORY` count when the same broker repeats them in one term.
+    Retries: every retriable code; a lost coordinator is looked up again. The refusals that
+    `may_be_from_memory` names count when the same broker repeats them in one term.
     """
 
     priority = RequestPriority.END_TXN
@@ -221,6 +225,10 @@ class EndTxnHandler(TxnRequestHandler):
             return isinstance(response, InitProducerIdResponse)
         return super()._is_answer(response)
 
+    @property
+    def _request_name(self) -> str:
+        return "EndTxn" if self._unproven is None else "InitProducerId"
+
     def _handle(self, response: EndTxnResponse | InitProducerIdResponse) -> None:
         if isinstance(response, InitProducerIdResponse):
             self._handle_proof(response)
@@ -233,7 +241,12 @@ class EndTxnHandler(TxnRequestHandler):
         # The same code means different things for a commit and for an abort.
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
-        if self.is_transaction_v2_enabled and code in _FROM_MEMORY[was_commit]:
+        verdict = table.judge(code)
+        is_ended = verdict.action is Action.COMPLETE
+        is_in_doubt = self._actions.may_have_begun and not was_commit
+        has_not_begun = is_in_doubt and (is_ended or code == ErrorCode.INVALID_TXN_STATE)
+        is_v2 = self.is_transaction_v2_enabled
+        if not has_not_begun and may_be_from_memory(code, is_commit=was_commit, is_v2=is_v2):
             had_refused, self._has_refused = self._has_refused, True
             # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
             if not had_refused:
@@ -242,13 +255,10 @@ class EndTxnHandler(TxnRequestHandler):
                 return
         if code in _NEW_TERM:
             self._has_refused = False
-        verdict = table.judge(code)
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if may_have_taken_effect(verdict, code):
             self._note_lost(was_commit=was_commit)
-        is_in_doubt = self._actions.may_have_begun and not was_commit
-        is_ended = verdict.action is Action.COMPLETE
-        if is_in_doubt and (is_ended or code == ErrorCode.INVALID_TXN_STATE):
+        if has_not_begun:
             # No request has begun the transaction, so there is nothing to abort. (A v1 coordinator
             # also says this by telling how the previous transaction ended.) Its log may still have
             # kept a write that the next coordinator loads; after the bump that has an old epoch.

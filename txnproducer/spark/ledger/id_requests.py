@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
 from txnproducer._core.transactions import verdicts
+from txnproducer._core.transactions.end_txn import may_be_from_memory
 from txnproducer._core.transactions.handler import (
     FIRST_MARKERS_BACKOFF_MS,
     may_have_taken_effect,
@@ -32,13 +33,6 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ProducerIdAndEpoch, TransactionLease
 
-_OTHER_IDENTITY: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-# By whether it is a commit: the refusals of v2 that a broker gives from its memory alone. The
-# reasons are those of `EndTxnHandler`.
-_FROM_MEMORY: Final = {
-    False: _OTHER_IDENTITY,
-    True: (*_OTHER_IDENTITY, ErrorCode.INVALID_TXN_STATE),
-}
 # With these codes a broker says that it has forgotten what it refused before.
 _NEW_TERM: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
@@ -166,6 +160,9 @@ class TakeRequest(IdRequest):
 class EndRequest(IdRequest):
     """EndTxn under a lease. It may be repeated: the coordinator answers as it did the first time.
 
+    With transactions v1 the lease's epoch must have had no transaction before. Otherwise a broker
+    that was replaced as the coordinator could repeat the success of that one.
+
     Args:
         lease: of the transaction.
         is_commit: whether to commit it.
@@ -204,7 +201,7 @@ class EndRequest(IdRequest):
         code = answer.error_code
         if code == ErrorCode.NONE:
             return self._succeed(answer.producer_id, answer.producer_epoch)
-        if self._is_v2 and code in _FROM_MEMORY[self._is_commit]:
+        if may_be_from_memory(code, is_commit=self._is_commit, is_v2=self._is_v2):
             had_refused, self._has_refused = self._has_refused, True
             if not had_refused:
                 return Next(error_for_code(code), looks_up=True)
