@@ -367,3 +367,20 @@ def test_brokers_before_2_5_name_no_new_leader():
     answer = bench.produce(Who(None, 7, 0), T0, 0, node=0)
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer.current_leader is None
+
+
+def test_a_coordinator_that_resigns_answers_from_memory_that_partitions_are_added():
+    bench = Bench(node_count=2, transaction_version=1)
+    who = bench.open(T0)
+    former = bench.transaction_node()
+    offsets = m.AddOffsetsToTxnRequest("a", who.producer_id, who.epoch, GROUP)
+    assert bench.ask(offsets, former).error_code == ErrorCode.NONE
+    bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
+    bench.commit(who)
+    assert bench.add(who, T0, node_id=former) == {ErrorCode.NONE}
+    assert bench.ask(offsets, former).error_code == ErrorCode.NONE
+    assert bench.add(who, T1, node_id=former) == {ErrorCode.NOT_COORDINATOR}
+    later = bench.init()
+    assert bench.add(later, T0, node_id=former) == {ErrorCode.NOT_COORDINATOR}
+    bench.pass_ms(20)
+    assert bench.add(who, T0, node_id=former) == {ErrorCode.NOT_COORDINATOR}

@@ -378,7 +378,11 @@ class WireRules:
         self._note_coordinator(response, node_id)
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(request, response)
-        if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if isinstance(request, EndTxnRequest) and code == ErrorCode.NOT_COORDINATOR:
+            # Two brokers may both be named as the coordinator, and be asked in turn.
+            self._fenced = 0
+        if code in _FENCED:
             self._begin_to_count(request)
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
