@@ -384,3 +384,11 @@ def test_a_coordinator_that_resigns_answers_from_memory_that_partitions_are_adde
     assert bench.add(later, T0, node_id=former) == {ErrorCode.NOT_COORDINATOR}
     bench.pass_ms(20)
     assert bench.add(who, T0, node_id=former) == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_before_kafka_2_5_a_coordinator_that_resigns_answers_nothing_from_memory():
+    bench = Bench(node_count=2, transaction_version=1, init_producer_id_version=2)
+    who = bench.open(T0)
+    former = bench.transaction_node()
+    bench.move_coordinator_of("a", 1 - former, resigning_ms=20)
+    assert bench.add(who, T0, node_id=former) == {ErrorCode.NOT_COORDINATOR}

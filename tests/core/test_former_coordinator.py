@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.txn_driver import NODE, PRODUCER, TP0, TP1, TxnDriver
+from tests.core.txn_driver import NODE, PRODUCER, TP0, TP1, TxnDriver, response_to
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
@@ -123,6 +123,42 @@ def test_a_broker_that_cannot_write_is_not_believed_and_the_end_is_asked_for_aga
         driver.expect(InitProducerIdRequest, producer=NEXT)
     assert result.is_successful
     assert driver.manager.progress.outcome == outcome_of(is_commit)
+
+
+def test_a_refusal_of_a_proof_names_the_proofs_request():
+    driver, _ = moved(is_commit=True)
+    proof = driver.take()
+    handler, answer = driver.handler, response_to(proof, ErrorCode.NOT_COORDINATOR)
+    # In this order, as the sender does it.
+    driver.answer(answer)
+    handler.note_refusal(answer, NODE.node_id, 0)
+    assert handler.refusal.request == "InitProducerId"
+    find(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
+    handler.note_refusal(answer, NODE.node_id, 0)
+    assert handler.refusal.request == "EndTxn"
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+)
+def test_a_broker_that_forgets_at_the_proof_has_not_refused_before(code):
+    driver = TxnDriver(version=1)
+    driver.begin()
+    transact(driver, is_commit=False)
+    driver.add_partition()
+    end(driver, is_commit=True)
+    driver.manager.requests.handle_coordinator_disconnected(NODE.node_id)
+    find(driver, OTHER)
+    assert driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE).is_commit
+    abort = end(driver, is_commit=False)
+    find(driver, OTHER)
+    assert not driver.expect(EndTxnRequest).is_commit
+    driver.expect(InitProducerIdRequest, code)
+    if code == ErrorCode.NOT_COORDINATOR:
+        find(driver, OTHER)
+    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    assert not abort.is_completed
 
 
 @either_end

@@ -11,13 +11,15 @@ from tests.core.sharing import (
     calls_of,
     lease_of,
     leased,
+    participant,
     resumed,
     share,
+    write,
 )
 from tests.harness import TP0, TP1
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
-from txnproducer.errors import IllegalStateError
+from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import OffsetAndMetadata
 
 
@@ -69,6 +71,22 @@ def test_a_transaction_handed_over_is_handed_on_with_the_offsets_added(version, 
     resumed(cluster, lease).end(is_commit=True)
     assert is_all_decided(cluster)
     assert committed(cluster) == ([b"1"] if is_written else [])
+
+
+@VERSIONS
+def test_an_abort_of_what_another_process_has_committed_does_not_succeed(version):
+    cluster = make_cluster(version)
+    holder = started(cluster)
+    lease = leased(holder, 1)
+    straggler = participant(cluster, lease, 0)
+    write(straggler, TP0, b"1")
+    heir = resumed(cluster, lease)
+    heir.core.adopt([straggler.core.give_receipt()])
+    heir.end(is_commit=True)
+    with pytest.raises(KafkaError):
+        holder.end(is_commit=False)
+    assert holder.state is TransactionState.FATAL_ERROR
+    assert committed(cluster) == [b"1"]
 
 
 @VERSIONS

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.core.sharing import a_lease
 from tests.waiting import becomes_true
 from txnproducer._core.transactions.commit_evidence import LAST_EPOCH
+from txnproducer._protocol.messages import EndTxnResponse
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     ClaimRefusedError,
     CommitOutcomeUnknownError,
+    ErrorCode,
     InvalidTxnStateError,
     KafkaTimeoutError,
     ProducerFencedError,
@@ -23,6 +26,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.ledger.broker_lanes import MOST_CONNECTIONS
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, TakenId
+from txnproducer.spark.ledger.id_requests import EndRequest
 from txnproducer.testing import InMemoryKafka
 
 PATIENCE_MS = 10_000
@@ -285,10 +289,23 @@ def test_an_answer_that_is_lost_before_a_refusal_leaves_the_commit_in_doubt(kafk
     assert isinstance(error.__cause__, ProducerFencedError)
 
 
-def test_a_refusal_from_memory_counts_when_it_is_repeated(kafka, client, version):
-    leases = written(client, kafka.listen(), IDS[:2])
-    kafka.fail_next("EndTxn", error="PRODUCER_FENCED", times=2)
-    assert [each.error for each in commit(client, leases).values()] == [None, None]
+def test_one_refusal_that_may_be_from_memory_does_not_count(kafka, client, version):
+    codes = ["PRODUCER_FENCED", *(["INVALID_PRODUCER_EPOCH"] if version == 1 else [])]
+    for number, code in enumerate(codes):
+        leases = written(client, kafka.listen(), [IDS[number]])
+        kafka.fail_next("EndTxn", error=code)
+        assert commit(client, leases)[IDS[number]].error is None
+
+
+def test_one_refusal_of_each_of_two_brokers_does_not_count():
+    request = EndRequest(a_lease(), is_commit=True)
+    for node_id in (1, 2, 1):
+        request.begin_attempt(node_id)
+        step = request.take(EndTxnResponse(ErrorCode.PRODUCER_FENCED), 100)
+        assert step.looks_up
+    request.begin_attempt(1)
+    request.take(EndTxnResponse(ErrorCode.PRODUCER_FENCED), 100)
+    assert isinstance(request.error, ProducerFencedError)
 
 
 def test_a_right_that_is_missing_is_raised_with_the_id(kafka, client):

@@ -18,7 +18,8 @@ Behavior:
 
 Version notes: v5 is for transactions v2.
 Simplifications: answers in one step (see `transaction_coordinator`). With v1 such a broker refuses
-nothing from its memory, and before Kafka 2.5 it answers nothing from it: no client can tell.
+nothing from its memory: it names itself as the coordinator, so that a client would have to believe
+it. Before Kafka 2.5 it answers nothing from its memory: no client can tell.
 """
 
 from __future__ import annotations

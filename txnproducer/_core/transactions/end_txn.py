@@ -122,7 +122,7 @@ class EndTxnHandler(TxnRequestHandler):
         self._has_refused = False
         # Whether a commit was answered, while the broker has yet to prove its word.
         self._unproven: bool | None = None
-        self._is_proof_repeated = False
+        self._is_proof_repeated = self._is_proving = False
         self._given_up: TransactionalRequestResult | None = None
         self._outcome: ResolvedOutcome = _OUTCOMES[is_commit]
 
@@ -186,7 +186,8 @@ class EndTxnHandler(TxnRequestHandler):
             # A broker that has become the coordinator again may resign a second time. And another
             # one may not know the end, and abort the transaction for the new epoch.
             self._asked_before, self._has_refused, self._unproven = self.asked, False, None
-        if self._unproven is not None:
+        self._is_proving = self._unproven is not None
+        if self._is_proving:
             return InitProducerIdRequest(
                 self._actions.transactional_id,
                 self._actions.transaction_timeout_ms,
@@ -227,7 +228,7 @@ class EndTxnHandler(TxnRequestHandler):
 
     @property
     def _request_name(self) -> str:
-        return "EndTxn" if self._unproven is None else "InitProducerId"
+        return "InitProducerId" if self._is_proving else "EndTxn"
 
     def _handle(self, response: EndTxnResponse | InitProducerIdResponse) -> None:
         if isinstance(response, InitProducerIdResponse):
@@ -244,8 +245,10 @@ class EndTxnHandler(TxnRequestHandler):
         verdict = table.judge(code)
         is_ended = verdict.action is Action.COMPLETE
         is_in_doubt = self._actions.may_have_begun and not was_commit
-        has_not_begun = is_in_doubt and (is_ended or code == ErrorCode.INVALID_TXN_STATE)
         is_v2 = self.is_transaction_v2_enabled
+        # With v2 INVALID_TXN_STATE says that the log has a commit, perhaps by another process.
+        is_unknown = code == ErrorCode.INVALID_TXN_STATE and not is_v2
+        has_not_begun = is_in_doubt and (is_ended or is_unknown)
         if not has_not_begun and may_be_from_memory(code, is_commit=was_commit, is_v2=is_v2):
             had_refused, self._has_refused = self._has_refused, True
             # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
@@ -314,7 +317,8 @@ class EndTxnHandler(TxnRequestHandler):
             self._actions.identity.require_epoch_bump()
             self._end(ProducerIdAndEpoch.NONE, was_commit)
         elif code in _NEW_TERM:
-            self._unproven = None  # it was not the coordinator, or has forgotten the end
+            # It was not the coordinator, or has forgotten what it said.
+            self._unproven, self._has_refused = None, False
             self._execute(verdict, None)
         elif verdict.action.is_retry or code == ErrorCode.TRANSACTION_ABORTABLE:
             self._is_proof_repeated = True

@@ -152,8 +152,7 @@ class WireRules:
         self._split: set[TopicPartition] = set()
         self._attempts: dict[bytes, int] = {}
         self._refused_ms: dict[bytes, int] = {}
-        self._fenced = 0
-        self._fenced_under = -1
+        self._fenced, self._fenced_under = 0, -1
         self.commits_in_doubt = self.claims_asked = 0
         self._begun_at: set[int] = set()
         self._is_known = self._is_unproven = False
@@ -378,12 +377,9 @@ class WireRules:
         self._note_coordinator(response, node_id)
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(request, response)
-        code = getattr(response, "error_code", ErrorCode.NONE)
-        if isinstance(request, EndTxnRequest) and code == ErrorCode.NOT_COORDINATOR:
-            # Two brokers may both be named as the coordinator, and be asked in turn.
-            self._fenced = 0
-        if code in _FENCED:
-            self._begin_to_count(request)
+        if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
+            if isinstance(request, EndTxnRequest):
+                self._begin_to_count(request)
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
                 self._history.violate(
@@ -420,16 +416,16 @@ class WireRules:
             is_end = self._is_known or isinstance(response, InitProducerIdResponse)
             if is_end and not response.error_code:
                 self._begun_at.clear()
+            if response.error_code == ErrorCode.NOT_COORDINATOR:
+                self._fenced = 0  # two brokers may be named as the coordinator in turn
             return
         else:
             return
         if codes == {ErrorCode.NONE}:
             self._begun_at.add(node_id)
 
-    def _begin_to_count(self, request: Request) -> None:
+    def _begin_to_count(self, request: EndTxnRequest) -> None:
         """Begin again after a move: each coordinator may be asked twice about the end."""
-        if not isinstance(request, EndTxnRequest):
-            return
         coordinator = self._world.cluster.transaction_coordinator(request.transactional_id)
         if coordinator.epoch != self._fenced_under:
             self._fenced_under, self._fenced = coordinator.epoch, 0

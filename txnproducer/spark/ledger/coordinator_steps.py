@@ -13,8 +13,8 @@ Rules:
   all ids. That is a guess. If it is wrong, or the topic may not be seen, FindCoordinator decides.
 * Every request may be repeated. A lost InitProducerId only costs an epoch, and a repeated EndTxn
   under the same identity is answered like the first (KIP-98, KIP-890).
-* With transactions v2 a broker may refuse EndTxn from its memory alone. Such a refusal counts when
-  the same broker repeats it (see `EndTxnHandler`).
+* A broker may refuse EndTxn from its memory alone. Such a refusal counts when the same broker
+  repeats it (see `EndTxnHandler`).
 * The deadline is the caller's. A request that was given up is not repeated, and its answer is
   dropped.
 """
