@@ -187,6 +187,77 @@ def test_a_lost_proof_is_not_sent_to_another_broker_since_it_could_abort_the_tra
     assert result.is_successful
 
 
+def lost_proof(is_commit):
+    """Return a driver and the result of its end. The proof was lost at OTHER, found once more."""
+    driver, result = moved(is_commit=is_commit, before=(is_commit,))
+    assert isinstance(driver.take(), InitProducerIdRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    find(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
+    find(driver, OTHER)
+    return driver, result
+
+
+@either_end
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_an_identity_that_a_lost_proof_has_written_is_asked_for_again(is_commit, is_turned):
+    driver, result = lost_proof(is_commit)
+    if is_turned and is_commit:
+        end(driver, is_commit=False)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    proof = driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert proof.producer_epoch == PRODUCER.producer_epoch
+    if driver.take() is not None:  # the lost one may come late
+        driver.reply(producer=NEXT)
+    assert result.is_successful
+    assert driver.manager.progress.outcome == outcome_of(is_commit)
+
+
+def test_a_lost_proof_of_a_commit_that_was_given_up_meanwhile_proves_the_commit():
+    driver, commit = moved(is_commit=True)
+    assert isinstance(driver.take(), InitProducerIdRequest)
+    abort = end(driver, is_commit=False)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    find(driver, NODE)
+    assert not driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR).is_commit
+    find(driver, OTHER)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert driver.manager.progress.outcome == "committed"
+    assert commit.is_successful
+    assert isinstance(abort.error, IllegalStateError)
+
+
+def test_a_lost_proof_that_does_not_repeat_its_answer_may_have_aborted_the_transaction():
+    driver, commit = lost_proof(is_commit=True)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    driver.expect(InitProducerIdRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+
+
+@either_end
+def test_a_later_identity_at_another_broker_than_that_of_the_lost_proof_is_a_refusal(is_commit):
+    driver, _ = moved(is_commit=is_commit, before=(is_commit,))
+    assert isinstance(driver.take(), InitProducerIdRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    find(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(driver.take(), FindCoordinatorRequest)
+
+
+@either_end
+@pytest.mark.parametrize("is_at_proof", [False, True])
+def test_a_broker_that_has_loaded_its_log_knows_no_lost_proof(is_commit, is_at_proof):
+    driver, _ = lost_proof(is_commit)
+    if is_at_proof:
+        driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+        driver.expect(InitProducerIdRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    else:
+        driver.expect(EndTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(driver.take(), FindCoordinatorRequest)
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_a_commit_without_a_proof_is_in_doubt(is_closed):
     driver, commit = moved(is_commit=True)

@@ -270,8 +270,8 @@ MUTANTS = (
     Mutant(
         "one-fence-is-enough",
         "_core/transactions/end_txn.py",
-        "            if not had_refused:",
-        "            if False:",
+        "        return not had_refused",
+        "        return False",
         "a coordinator that says that the producer is fenced is right",
     ),
     # --- offsets -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import kafka as kafka_python
 import pytest
 
 from txnproducer import TransactionalProducer
+from txnproducer.admin._sockets import owned_connections
 from txnproducer.errors import SslAuthenticationError
 from txnproducer.testing import InMemoryKafka
 
@@ -30,16 +31,21 @@ def values(kafka):
 
 
 def write_with_kafka_python(kafka, address, **settings):
-    other = kafka_python.KafkaProducer(
-        bootstrap_servers=address, transactional_id=TXN, max_block_ms=10_000, **settings
-    )
-    try:
-        other.init_transactions()
-        other.begin_transaction()
-        other.send("orders", b"theirs", partition=0)
-        other.commit_transaction()
-    finally:
-        other.close()
+    with owned_connections() as owned:
+        other = kafka_python.KafkaProducer(
+            bootstrap_servers=address,
+            transactional_id=TXN,
+            max_block_ms=10_000,
+            **owned,
+            **settings,
+        )
+        try:
+            other.init_transactions()
+            other.begin_transaction()
+            other.send("orders", b"theirs", partition=0)
+            other.commit_transaction()
+        finally:
+            other.close()
 
 
 def test_kafka_python_writes_a_transaction(kafka):

@@ -39,7 +39,7 @@ from txnproducer._protocol.versions import (
     NodeApiVersions,
 )
 from txnproducer.errors import ErrorCode
-from txnproducer.records import OffsetAndMetadata, TopicPartition
+from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
 __all__ = ["BrokerCluster", "ClusterOptions", "Resource"]
 
@@ -102,6 +102,8 @@ class BrokerCluster:
             expired, forgotten, rotated.
         acts_of_time: for each transactional id, how often its transaction timed out or the id
             expired.
+        misled: the producers to which a former coordinator has told a success from its memory,
+            with transactions v1.
     """
 
     def __init__(self, options: ClusterOptions, rng: Rng) -> None:
@@ -129,6 +131,7 @@ class BrokerCluster:
         self._group_loading_until_ms = [0] * count
         self.denied: set[tuple[Resource, str]] = set()
         self.acts_of_time: Counter[str] = Counter()
+        self.misled: set[ProducerIdAndEpoch] = set()
         self.decide_log_write: Callable[[TransactionMetadata], LogWrite] = lambda _: LogWrite.DONE
         self.decide_append: AppendDecision = lambda: (ErrorCode.NONE, True)
         self.decide_offsets_append: AppendDecision = lambda: (ErrorCode.NONE, True)

@@ -128,6 +128,7 @@ def add_for_client(
         coordinator = cluster.transaction_coordinator(transactional_id)
         known = coordinator.remembered_at(transactional_id, node_id, now_ms)
         if known is not None and _has_added(known, producer, added):
+            cluster.misled.add(producer)
             return ErrorCode.NONE
     return code or add_partitions(
         cluster,

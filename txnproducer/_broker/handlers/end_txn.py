@@ -33,6 +33,7 @@ from txnproducer._broker.transaction_metadata import (
 )
 from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
 from txnproducer.errors import ErrorCode
+from txnproducer.records import ProducerIdAndEpoch
 
 _S = TransactionalIdState
 
@@ -47,7 +48,7 @@ def handle(
         remembered = coordinator.remembered_at(request.transactional_id, node_id, now_ms)
         is_v1_before_2_5 = cluster.options.is_before_2_5 and not request.is_transaction_v2_enabled
         if remembered is not None and not is_v1_before_2_5:
-            return _answer_from_memory(remembered, request)
+            return _answer_from_memory(cluster, remembered, request)
     if code:
         return EndTxnResponse(code)
     known = coordinator.find(request.transactional_id)
@@ -93,11 +94,15 @@ def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
     return ErrorCode.NONE if known.state is complete else ErrorCode.INVALID_TXN_STATE
 
 
-def _answer_from_memory(known: TransactionMetadata, request: EndTxnRequest) -> EndTxnResponse:
+def _answer_from_memory(
+    cluster: BrokerCluster, known: TransactionMetadata, request: EndTxnRequest
+) -> EndTxnResponse:
     """Answer for a broker that does not know yet that it has resigned. It cannot write."""
     if not request.is_transaction_v2_enabled:
-        is_repeated = _judge_v1(known, request) == ErrorCode.NONE
-        return EndTxnResponse(ErrorCode.NONE if is_repeated else ErrorCode.NOT_COORDINATOR)
+        if _judge_v1(known, request) != ErrorCode.NONE:
+            return EndTxnResponse(ErrorCode.NOT_COORDINATOR)
+        cluster.misled.add(ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+        return EndTxnResponse(ErrorCode.NONE)
     judge = _judge_incomplete if known.state.is_prepared else _judge_v2
     judged = judge(known, request)
     if judged is None:

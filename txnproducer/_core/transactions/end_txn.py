@@ -123,6 +123,9 @@ class EndTxnHandler(TxnRequestHandler):
         # Whether a commit was answered, while the broker has yet to prove its word.
         self._unproven: bool | None = None
         self._is_proof_repeated = self._is_proving = False
+        # The broker of a proof without an answer, and whether a commit was to be proven.
+        self._proof_lost_at: BrokerNode | None = None
+        self._lost_word = False
         self._given_up: TransactionalRequestResult | None = None
         self._outcome: ResolvedOutcome = _OUTCOMES[is_commit]
 
@@ -209,6 +212,7 @@ class EndTxnHandler(TxnRequestHandler):
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
         if failure.was_sent and self._unproven is not None:
             self._is_proof_repeated = True
+            self._proof_lost_at, self._lost_word = self.asked, self._unproven
             self._actions.init_request_lost()
         elif failure.was_sent:
             # Before `super`, which may call `fail`: that asks whether a commit is in doubt.
@@ -245,19 +249,20 @@ class EndTxnHandler(TxnRequestHandler):
         verdict = table.judge(code)
         is_ended = verdict.action is Action.COMPLETE
         is_in_doubt = self._actions.may_have_begun and not was_commit
-        is_v2 = self.is_transaction_v2_enabled
+        if code in _LATER_IDENTITY and self.asked == self._proof_lost_at:
+            # That proof may have written the identity. If so, this broker answers its repetition.
+            self._unproven, self._is_proof_repeated = self._lost_word, True
+            self._actions.requests.retry(self)
+            return
         # With v2 INVALID_TXN_STATE says that the log has a commit, perhaps by another process.
-        is_unknown = code == ErrorCode.INVALID_TXN_STATE and not is_v2
+        is_unknown = code == ErrorCode.INVALID_TXN_STATE and not self.is_transaction_v2_enabled
         has_not_begun = is_in_doubt and (is_ended or is_unknown)
-        if not has_not_begun and may_be_from_memory(code, is_commit=was_commit, is_v2=is_v2):
-            had_refused, self._has_refused = self._has_refused, True
-            # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
-            if not had_refused:
-                # No doubt about the outcome: the coordinator judges before it writes.
-                self._retry(looks_up=True)
-                return
+        if not has_not_begun and self._is_first_refusal(code, was_commit):
+            # No doubt about the outcome: the coordinator judges before it writes.
+            self._retry(looks_up=True)
+            return
         if code in _NEW_TERM:
-            self._has_refused = False
+            self._forget()
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if may_have_taken_effect(verdict, code):
             self._note_lost(was_commit=was_commit)
@@ -289,6 +294,21 @@ class EndTxnHandler(TxnRequestHandler):
         else:
             self._execute(verdict, table.error(verdict, code))
 
+    def _is_first_refusal(self, code: int, was_commit: bool) -> bool:
+        """Return whether a refusal may be from memory, and the broker has not repeated it."""
+        is_v2 = self.is_transaction_v2_enabled
+        if not may_be_from_memory(code, is_commit=was_commit, is_v2=is_v2):
+            return False
+        # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
+        had_refused, self._has_refused = self._has_refused, True
+        return not had_refused
+
+    def _forget(self) -> None:
+        """Forget the broker's words: it was not the coordinator, or has loaded its log."""
+        self._has_refused = False
+        if self.asked == self._proof_lost_at:
+            self._proof_lost_at = None
+
     def _may_be_the_end_before(self, was_commit: bool) -> bool:
         """Return whether a broker that was replaced could give this answer from memory (v1)."""
         identity, outcome = self._actions.identity, _OUTCOMES[was_commit]
@@ -317,8 +337,8 @@ class EndTxnHandler(TxnRequestHandler):
             self._actions.identity.require_epoch_bump()
             self._end(ProducerIdAndEpoch.NONE, was_commit)
         elif code in _NEW_TERM:
-            # It was not the coordinator, or has forgotten what it said.
-            self._unproven, self._has_refused = None, False
+            self._unproven = None
+            self._forget()
             self._execute(verdict, None)
         elif verdict.action.is_retry or code == ErrorCode.TRANSACTION_ABORTABLE:
             self._is_proof_repeated = True

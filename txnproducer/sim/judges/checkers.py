@@ -337,7 +337,7 @@ class Checkers:
     def _check_needless(self, outcomes: dict[str, bool | None]) -> None:
         world = self._world
         # A coordinator that ends a transaction or forgets an id by time fences a sound producer.
-        attempts = [a for a in self._history.attempts if not world.has_time_acted(a.owner)]
+        attempts = [a for a in self._history.attempts if not world.is_upset(a.owner, a.identity)]
         for text in unexcused(
             attempts, self._history, world.options, outcomes, world.is_asker_forgotten
         ):

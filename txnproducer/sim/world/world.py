@@ -170,6 +170,14 @@ class World:
         name = transactional_id or ""
         return self.cluster.acts_of_time[name] != self._acts_when_healed[name]
 
+    def is_upset(self, transactional_id: str | None, identity: ProducerIdAndEpoch) -> bool:
+        """Return whether time has acted on a producer, or a former coordinator has misled it.
+
+        With transactions v1 one that was given a success from memory may be aborted by its own
+        question for the next epoch, or have begun nowhere.
+        """
+        return self.has_time_acted(transactional_id) or identity in self.cluster.misled
+
     def is_asker_forgotten(self, identity: ProducerIdAndEpoch) -> bool:
         """Return whether the coordinator has moved since an unanswered request for an epoch."""
         name, epoch = self.history.asked_under.get(identity, ("", -1))
