@@ -8,7 +8,7 @@ Usage: pytest examples/test_payments_service.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -91,15 +91,19 @@ def service(kafka: InMemoryKafka) -> Iterator[PaymentService]:
 @pytest.fixture
 def impatient(kafka: InMemoryKafka) -> Iterator[TransactionalProducer]:
     with kafka.producer("payments-0", max_block_ms=50, **NEAR) as producer:
-        # On a busy machine the first connection may take longer than a test's time-out.
-        while True:
-            try:
-                producer.init_transactions()
-                producer.partitions_for(TOPIC)
-                break
-            except KafkaTimeoutError:
-                continue
+        patiently(producer.init_transactions)
+        patiently(lambda: producer.partitions_for(TOPIC))
         yield producer
+
+
+def patiently(call: Callable[[], object]) -> None:
+    """Call until it is done. On a busy machine the first connection may take longer than 50 ms."""
+    while True:
+        try:
+            call()
+        except KafkaTimeoutError:
+            continue
+        return
 
 
 def bookings(kafka: InMemoryKafka) -> dict[bytes | None, bytes | None]:

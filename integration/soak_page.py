@@ -198,8 +198,8 @@ def _growth(told: Told) -> str:
         f" {late['descriptors'] - early['descriptors']:+g}. The soak fails if the median of the"
         f" last quarter exceeds that of the second one by more than these shares: {limits}."
         f" {verdict} Each sample is of two seconds. The table's latency is the median of the"
-        " samples' medians, and the longest is of all transactions. The figures are in"
-        " [soak.json](soak/soak.json)."
+        " samples' medians, and the longest is of all transactions. Every second"
+        " sample is in [soak.json](soak/soak.json)."
     )
 
 

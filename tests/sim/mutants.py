@@ -583,7 +583,7 @@ MUTANTS = (
         "        if not self.is_transactional or self._is_commit_decided_elsewhere:",
         "an idempotent producer does not get over a record that failed",
     ),
-    # --- found by a reviewer: the judge did not see them ------------------------------------------
+    # --- the judge did not see these at first ----------------------------------------------------
     Mutant(
         "a-refused-commit-is-unknown",
         "_core/transactions/end_txn.py",

@@ -291,7 +291,7 @@ def compact(kafka):
 
 
 def late(kafka):
-    kafka.delay("Produce", 0.04, times=10)
+    kafka.delay("Produce", 1.0, times=10)
 
 
 def lose_answer(kafka):
@@ -602,8 +602,15 @@ SIGHTS: dict[str, Callable[[InMemoryKafka], object]] = {
 @pytest.mark.parametrize(("row", "sight"), SIGHTS.items(), ids=SIGHTS)
 def test_the_sight_of_a_row_without_an_error_is_reproduced(row, sight):
     assert any(each.startswith(row) for each in rows(BY_SYMPTOM))
-    with InMemoryKafka({"orders": 1}) as kafka:
-        sight(kafka)
+    used_ms = math.inf
+    for _ in range(5):
+        begun = time.process_time()
+        with InMemoryKafka({"orders": 1}) as kafka:
+            sight(kafka)
+        used_ms = min(used_ms, (time.process_time() - begun) * 1000)
+        if used_ms < MOST_USED_MS:
+            break
+    assert used_ms < MOST_USED_MS
 
 
 def scenarios_of(row: str, table: Mapping[str, list[Scenario]]) -> list[Scenario]:
@@ -629,10 +636,13 @@ MOST_USED_MS = 50
 MOST_TAKEN_MS = 2_000
 
 
-def error_of(transactional_id: str | None, scenario: Scenario) -> BaseException:
-    """Run a scenario, and return its error."""
+def error_of(transactional_id: str | None, scenario: Scenario, patience: int = 1) -> BaseException:
+    """Run a scenario, and return its error. A record has `patience` times as long as usual."""
+    brief = {name: ms * patience for name, ms in scenario.settings.items() if name in BRIEF}
     with InMemoryKafka({"orders": 1}, **scenario.cluster) as kafka:
-        producer = kafka.producer(transactional_id, **{**SHORT_WAITS, **scenario.settings})
+        producer = kafka.producer(
+            transactional_id, **{**SHORT_WAITS, **scenario.settings, **brief}
+        )
         try:
             scenario.run(kafka, producer)
         except (KafkaError, TypeError, ResourceWarning) as error:
@@ -683,9 +693,9 @@ def test_a_row_of_the_page_is_reproduced_in_less_than_50_ms_of_the_processor(
     transactional_id, row, scenario, request
 ):
     taken_ms = used_ms = math.inf
-    for _ in range(5):
+    for number in range(5):
         begun, begun_here = time.perf_counter(), time.process_time()
-        error = error_of(transactional_id, scenario)
+        error = error_of(transactional_id, scenario, patience=2**number)
         taken_ms = min(taken_ms, round((time.perf_counter() - begun) * 1000))
         # Of the processor: other processes on the machine do not count.
         used_ms = min(used_ms, round((time.process_time() - begun_here) * 1000))

@@ -51,7 +51,10 @@ def time_out(cluster: MemoryCluster, transactional_id: str, now_ms: int) -> None
         return
     # One that is being committed already has no time-out any more.
     if known is None or known.state.value != "Ongoing":
-        raise ValueError(f"{transactional_id!r} has no open transaction to time out")
+        raise ValueError(
+            f"{transactional_id!r} has no open transaction to time out: a transaction is open for"
+            " the broker once it has got a record of it; flush() the producer before"
+        )
     # Not by moving the clock: it would end the time-outs of every other id as well.
     coordinator.fence(known, now_ms)
 
