@@ -49,8 +49,11 @@ HEAD = (
     client's row was played. Its rows are of the producers at the commits {commits}; a newer one
     was not played. The last play counts. The list of every row has the stalls of earlier
     ones with the same version, which {again} rows have; those of older versions are not kept. The
-    other clients' rows were played once, {unprobed} of them before there was a probe.""",
+    other clients' rows were played once, {unprobed} of them before there was a probe. The commits
+    {joined} were joined into later ones, and are not in the history.""",
 )
+# Of rows, and of the figures of versions.json.
+JOINED = ("e6db63e", "15c565c", "85d000d", "39b0654", "dc4898e")
 BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
     does not say, by the client's documentation, whether they are committed. (Ours asks then, by
     `resolve_outcome()`, and its answer counts.) "Not told" counts
@@ -160,6 +163,7 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
                 all=planned * len(CLIENTS),
                 again=sum("earlier" in line for line in _of(lines, OURS)),
                 commits=_commits(_of(lines, OURS)),
+                joined=", ".join(JOINED),
                 newer=sum(line["commit"] not in theirs for line in _of(lines, OURS)),
                 unprobed=sum(line.get("cluster_stall_s") is None for line in others),
             )
