@@ -285,12 +285,33 @@ def test_an_abort_without_a_proof_ends_the_producer():
     ],
 )
 @either_end
-def test_a_broker_that_knows_a_later_identity_does_not_speak_of_the_end_before(is_commit, code):
+def test_a_later_identity_at_the_proof_leaves_a_commit_in_doubt(is_commit, code):
+    # The broker may have become the coordinator again, after another producer has taken the id.
     driver, result = moved(is_commit=is_commit, before=(is_commit,))
     driver.expect(InitProducerIdRequest, code)
-    driver.expect(InitProducerIdRequest, code)  # the bump that is due
-    assert result.is_successful
-    assert driver.manager.progress.outcome == outcome_of(is_commit)
+    if is_commit:
+        assert isinstance(result.error, CommitOutcomeUnknownError)
+    else:
+        driver.expect(InitProducerIdRequest, code)  # the bump that is due
+        assert result.is_successful
+        assert driver.manager.progress.outcome == "aborted"
+    assert driver.state is S.FATAL_ERROR
+
+
+def test_a_later_identity_at_the_proof_of_an_abort_leaves_a_lost_commit_in_doubt():
+    driver = TxnDriver(version=1)
+    driver.begin()
+    transact(driver, is_commit=False)
+    driver.add_partition()
+    commit = end(driver, is_commit=True)
+    assert isinstance(driver.take(), EndTxnRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    abort = end(driver, is_commit=False)
+    find(driver, OTHER)
+    assert not driver.expect(EndTxnRequest).is_commit
+    driver.expect(InitProducerIdRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+    assert isinstance(abort.error, CommitOutcomeUnknownError)
     assert driver.state is S.FATAL_ERROR
 
 

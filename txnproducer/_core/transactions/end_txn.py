@@ -122,7 +122,7 @@ class EndTxnHandler(TxnRequestHandler):
         self._has_refused = False
         # Whether a commit was answered, while the broker has yet to prove its word.
         self._unproven: bool | None = None
-        self._is_proof_repeated = self._is_proving = False
+        self._is_proving = False
         # The broker of a proof without an answer, and whether a commit was to be proven.
         self._proof_lost_at: BrokerNode | None = None
         self._lost_word = False
@@ -211,7 +211,6 @@ class EndTxnHandler(TxnRequestHandler):
         """Note that there is no answer. A commit may have been executed nevertheless."""
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
         if failure.was_sent and self._unproven is not None:
-            self._is_proof_repeated = True
             self._proof_lost_at, self._lost_word = self.asked, self._unproven
             self._actions.init_request_lost()
         elif failure.was_sent:
@@ -251,7 +250,7 @@ class EndTxnHandler(TxnRequestHandler):
         is_in_doubt = self._actions.may_have_begun and not was_commit
         if code in _LATER_IDENTITY and self.asked == self._proof_lost_at:
             # That proof may have written the identity. If so, this broker answers its repetition.
-            self._unproven, self._is_proof_repeated = self._lost_word, True
+            self._unproven = self._lost_word
             self._actions.requests.retry(self)
             return
         # With v2 INVALID_TXN_STATE says that the log has a commit, perhaps by another process.
@@ -277,7 +276,7 @@ class EndTxnHandler(TxnRequestHandler):
         elif is_ended and self._may_be_the_end_before(was_commit):
             # Like a lost answer, until it is proven.
             self._note_lost(was_commit=was_commit)
-            self._unproven, self._is_proof_repeated = was_commit, False
+            self._unproven = was_commit
             self._actions.requests.retry(self)
         elif is_ended:
             self._end(producer, was_commit)
@@ -329,10 +328,11 @@ class EndTxnHandler(TxnRequestHandler):
             self._end(
                 ProducerIdAndEpoch(response.producer_id, response.producer_epoch), was_commit
             )
-        elif code in _LATER_IDENTITY and not (was_commit and self._is_proof_repeated):
-            # It knows more than the end before. (At a repetition the later identity may come from
-            # the first proof, if that has aborted the transaction: the broker may have become the
-            # coordinator again.) The bump that is due is refused likewise.
+        elif code in _LATER_IDENTITY and not self._lost_commits:
+            # No commit can have succeeded, so it is aborted, perhaps by the other identity. The
+            # bump that is due is refused likewise. (A commit is in doubt: the broker may have
+            # become the coordinator again since its word. Then the later identity is one whose
+            # producer, or this one's proof, has aborted the transaction.)
             self._unproven = None
             self._actions.identity.require_epoch_bump()
             self._end(ProducerIdAndEpoch.NONE, was_commit)
@@ -341,7 +341,6 @@ class EndTxnHandler(TxnRequestHandler):
             self._forget()
             self._execute(verdict, None)
         elif verdict.action.is_retry or code == ErrorCode.TRANSACTION_ABORTABLE:
-            self._is_proof_repeated = True
             self._retry(looks_up=verdict.action is Action.LOOK_UP)
         else:
             self.fatal_error(verdicts.INIT_PRODUCER_ID.error(verdict, code) or KafkaError())
