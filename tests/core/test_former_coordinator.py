@@ -177,6 +177,18 @@ def test_a_lost_proof_is_repeated_by_the_same_broker(is_commit):
     assert driver.manager.progress.outcome == outcome_of(is_commit)
 
 
+def test_a_proof_follows_the_word_at_once_and_its_repetition_waits():
+    driver, _ = moved(is_commit=True)
+    assert isinstance(driver.take(), InitProducerIdRequest)
+    handler = driver.handler
+    assert handler.retry_backoff_ms > 0
+    driver.reply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert isinstance(driver.take(), EndTxnRequest)
+    assert handler.retry_backoff_ms > 0
+    driver.reply()
+    assert handler.retry_backoff_ms == 0
+
+
 def test_a_lost_proof_is_not_sent_to_another_broker_since_it_could_abort_the_transaction():
     driver, result = moved(is_commit=True)
     assert isinstance(driver.take(), InitProducerIdRequest)

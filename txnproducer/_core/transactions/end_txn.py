@@ -230,6 +230,13 @@ class EndTxnHandler(TxnRequestHandler):
         return super()._is_answer(response)
 
     @property
+    def retry_backoff_ms(self) -> int:
+        """The wait before the next attempt. A proof follows its broker's word at once."""
+        # The less may happen in between, such as a return of the coordinator.
+        is_first_proof = self._unproven is not None and not self._is_proving
+        return 0 if is_first_proof else super().retry_backoff_ms
+
+    @property
     def _request_name(self) -> str:
         return "InitProducerId" if self._is_proving else "EndTxn"
 
