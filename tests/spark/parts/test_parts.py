@@ -14,7 +14,7 @@ def test_five_seeds_keep_all_promises(first):
 
 
 # In 9 a part of a decided run is lost; in 20 a driver wakes up between its plan and its ids.
-@pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28)], ids=str)
+@pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28), (293,)], ids=str)
 def test_named_runs_keep_all_promises(seeds):
     for seed in seeds:
         violations = run_seed(seed, has_names=True).violations

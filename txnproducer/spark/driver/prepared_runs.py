@@ -30,6 +30,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.kept_producer import KeptProducer
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.errors import TornBatchError
 from txnproducer.spark.ledger.decided_runs import (
     RunState,
     check_nothing_torn,
@@ -183,11 +184,14 @@ class PreparedRuns(Runs):
             StaleRunError: one has.
             KafkaError: the cluster refused, or did not answer.
         """
-        begun = self._begun
-        if begun is not None:
+        self._check_last(self._begun)
+
+    def _check_last(self, plan: PlanEntry | None) -> None:
+        """Check that no other driver has committed a plan since this one."""
+        if plan is not None:
             # Waits for a plan that is undecided: it may be the other driver's.
             found, _ = self._ledger.read()
-            check_run(found, begun.run, begun.query_id)
+            check_run(found, plan.run, plan.query_id)
 
     def leave(self) -> None:
         """Hold no id any more, and abort nothing: the parts may be decided."""
@@ -227,7 +231,13 @@ class PreparedRuns(Runs):
         self, batch: LedgerBatch, entries: dict[int, LedgerEntry]
     ) -> dict[int, LedgerEntry]:
         self.state = RunState()
-        check_nothing_torn(self._ledger, self._decision, batch)
+        try:
+            check_nothing_torn(self._ledger, self._decision, batch)
+        except TornBatchError:
+            # Another driver may have taken the ids since the look at the plan, and written its
+            # entries over those of the decision.
+            self._check_last(self._plan)
+            raise
         if batch.run_id is None:
             return super()._check(batch, entries)
         takes_over = self._rules.takes_over
