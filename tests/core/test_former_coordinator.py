@@ -225,7 +225,8 @@ def test_an_identity_that_a_lost_proof_has_written_is_asked_for_again(is_commit,
     assert driver.manager.progress.outcome == outcome_of(is_commit)
 
 
-def test_a_lost_proof_of_a_commit_that_was_given_up_meanwhile_proves_the_commit():
+def test_a_lost_proof_of_a_commit_proves_nothing_after_an_abort_that_may_be_written():
+    # Another coordinator may have aborted, before this one accepted the proof that came late.
     driver, commit = moved(is_commit=True)
     assert isinstance(driver.take(), InitProducerIdRequest)
     abort = end(driver, is_commit=False)
@@ -234,6 +235,32 @@ def test_a_lost_proof_of_a_commit_that_was_given_up_meanwhile_proves_the_commit(
     assert not driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR).is_commit
     find(driver, OTHER)
     driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    find(driver, OTHER)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+    assert isinstance(abort.error, CommitOutcomeUnknownError)
+
+
+def test_a_lost_proof_of_an_abort_proves_nothing_after_a_commit_that_may_be_written():
+    driver, commit, abort = abort_of_a_lost_commit()
+    assert isinstance(driver.take(), InitProducerIdRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    find(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
+    find(driver, OTHER)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    find(driver, OTHER)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+    assert isinstance(abort.error, CommitOutcomeUnknownError)
+
+
+def test_a_lost_proof_of_a_commit_that_was_given_up_meanwhile_proves_the_commit():
+    driver, commit = moved(is_commit=True)
+    assert isinstance(driver.take(), InitProducerIdRequest)
+    abort = end(driver, is_commit=False)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    find(driver, OTHER)
     driver.expect(InitProducerIdRequest, producer=NEXT)
     assert driver.manager.progress.outcome == "committed"
     assert commit.is_successful
@@ -310,7 +337,8 @@ def test_a_later_identity_at_the_proof_leaves_a_commit_in_doubt(is_commit, code)
     assert driver.state is S.FATAL_ERROR
 
 
-def test_a_later_identity_at_the_proof_of_an_abort_leaves_a_lost_commit_in_doubt():
+def abort_of_a_lost_commit():
+    """Return a driver whose proof of an abort is due, and the results of commit and abort."""
     driver = TxnDriver(version=1)
     driver.begin()
     transact(driver, is_commit=False)
@@ -321,6 +349,11 @@ def test_a_later_identity_at_the_proof_of_an_abort_leaves_a_lost_commit_in_doubt
     abort = end(driver, is_commit=False)
     find(driver, OTHER)
     assert not driver.expect(EndTxnRequest).is_commit
+    return driver, commit, abort
+
+
+def test_a_later_identity_at_the_proof_of_an_abort_leaves_a_lost_commit_in_doubt():
+    driver, commit, abort = abort_of_a_lost_commit()
     driver.expect(InitProducerIdRequest, ErrorCode.PRODUCER_FENCED)
     assert isinstance(commit.error, CommitOutcomeUnknownError)
     assert isinstance(abort.error, CommitOutcomeUnknownError)

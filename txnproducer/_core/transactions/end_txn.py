@@ -255,7 +255,9 @@ class EndTxnHandler(TxnRequestHandler):
         verdict = table.judge(code)
         is_ended = verdict.action is Action.COMPLETE
         is_in_doubt = self._actions.may_have_begun and not was_commit
-        if code in _LATER_IDENTITY and self.asked == self._proof_lost_at:
+        # A proof shows that nothing was open, and not by which of two ends.
+        has_other_end = self._has_lost_abort if self._lost_word else self._lost_commits > 0
+        if code in _LATER_IDENTITY and self.asked == self._proof_lost_at and not has_other_end:
             # That proof may have written the identity. If so, this broker answers its repetition.
             self._unproven = self._lost_word
             self._actions.requests.retry(self)
