@@ -337,11 +337,11 @@ class EndTxnHandler(TxnRequestHandler):
             self._end(
                 ProducerIdAndEpoch(response.producer_id, response.producer_epoch), was_commit
             )
-        elif code in _LATER_IDENTITY and not self._lost_commits:
+        elif code in _LATER_IDENTITY and not self._lost_commits and not self._actions.is_shared:
             # No commit can have succeeded, so it is aborted, perhaps by the other identity. The
             # bump that is due is refused likewise. (A commit is in doubt: the broker may have
-            # become the coordinator again since its word. Then the later identity is one whose
-            # producer, or this one's proof, has aborted the transaction.)
+            # become the coordinator again since its word, and the other identity, or this one's
+            # proof, have aborted the transaction. So is an abort, if a lease was given.)
             self._unproven = None
             self._actions.identity.require_epoch_bump()
             self._end(ProducerIdAndEpoch.NONE, was_commit)

@@ -135,6 +135,11 @@ class TransactionActions(Protocol):
         """Whether the transaction may have begun, but only by requests of unknown success."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process has a lease of the transaction, and may have ended it."""
+        ...
+
     def init_request_lost(self) -> None:
         """Note that an InitProducerId has no answer. It may still raise the epoch, or fence."""
         ...

@@ -129,6 +129,11 @@ class TransactionProgress:
         """Whether the transaction may have begun, but only by requests of unknown success."""
         return self.open.may_have_begun
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process has a lease of the transaction, and may have ended it."""
+        return self.share.lease is not None
+
     def _find_coordinator(self, key: str, key_type: CoordinatorType) -> FindCoordinatorHandler:
         return FindCoordinatorHandler(self, key, key_type)
 
@@ -500,16 +505,14 @@ class TransactionProgress:
 
     @property
     def _is_to_begin(self) -> bool:
-        if self.outcome != "open":
-            return False
-        return self.open.has_partitions_to_add or self.requests.has_pending_requests
+        is_asked = self.open.has_partitions_to_add or self.requests.has_pending_requests
+        return self.outcome == "open" and is_asked
 
     @property
     def age_ms(self) -> int | None:
         """How long the transaction is open, or None if another process may have begun it."""
-        if self.share.lease is not None:
-            return None
-        return 0 if self.open.started_ms is None else self._now_ms - self.open.started_ms
+        begun_ms = self._now_ms if self.open.started_ms is None else self.open.started_ms
+        return None if self.is_shared else self._now_ms - begun_ms
 
     def _log_end(self, outcome: ResolvedOutcome) -> None:
         # Asked first: without the line its values need not be gathered.
