@@ -7,6 +7,7 @@ draws such moments (`tests/spark/parts`); these are the ones that its seeds seld
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,19 +16,21 @@ import pytest
 from tests.spark.test_take_over import FakeLedger
 from txnproducer.errors import KafkaTimeoutError
 from txnproducer.records import ProducerIdAndEpoch
-from txnproducer.spark.driver import runs
+from txnproducer.spark.driver import prepared_runs, runs
 from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.errors import StaleRunError
+from txnproducer.spark.errors import PartialReplayError, StaleRunError, TornBatchError
+from txnproducer.spark.ledger.decided_runs import RunState
 from txnproducer.spark.ledger.decisions import Decision
-from txnproducer.spark.ledger.entries import LedgerBatch, PlanEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 
 OURS = PlanEntry(1, "query", 2, is_prepared=True)
 OF_ANOTHER = PlanEntry(2, "query", 2, is_prepared=True)
 BATCH = LedgerBatch(7, "query", 2)
+ENTRY = LedgerEntry(7, "query", 2, 1, "00", run_id="monday")
 
 
 class Ledger(FakeLedger):
@@ -160,3 +163,40 @@ def test_a_refresh_takes_no_id_once_another_driver_has_begun(steps, monkeypatch)
     with pytest.raises(StaleRunError):
         begun(steps, [OF_ANOTHER])._refresh(1, OURS, {})
     assert steps == ["look"]
+
+
+def check_of_a_named_run(steps, monkeypatch, plan, check):
+    """Check a named run after a look that found `plan`, while a part of it counts as lost."""
+
+    def find(*_, **__):
+        if isinstance(check, Exception):
+            raise check
+        return check
+
+    is_of_another = isinstance(check, TornBatchError)
+    look = find if is_of_another else lambda *_: None
+    monkeypatch.setattr(prepared_runs, "check_nothing_torn", look)
+    monkeypatch.setattr(prepared_runs, "state_of", find)
+    driver = begun(steps, [plan])
+    driver._plan = OURS
+    return driver._check(replace(BATCH, run_id="monday"), {})
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        TornBatchError("another run is torn"),
+        PartialReplayError("it was cut otherwise"),
+        RunState(ENTRY, is_torn=True, done={0: ENTRY}),
+    ],
+    ids=["another run", "cut otherwise", "this run"],
+)
+def test_a_lost_part_may_be_one_that_another_driver_has_written_over(steps, monkeypatch, check):
+    with pytest.raises(StaleRunError):
+        check_of_a_named_run(steps, monkeypatch, OF_ANOTHER, check)
+    if isinstance(check, Exception):
+        with pytest.raises(type(check)):
+            check_of_a_named_run(steps, monkeypatch, OURS, check)
+    else:
+        assert check_of_a_named_run(steps, monkeypatch, OURS, check) == {0: ENTRY}
+    assert steps == ["look", "look"]

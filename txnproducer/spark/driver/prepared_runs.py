@@ -30,7 +30,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.kept_producer import KeptProducer
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.errors import TornBatchError
+from txnproducer.spark.errors import PartialReplayError, TornBatchError
 from txnproducer.spark.ledger.decided_runs import (
     RunState,
     check_nothing_torn,
@@ -233,15 +233,18 @@ class PreparedRuns(Runs):
         self.state = RunState()
         try:
             check_nothing_torn(self._ledger, self._decision, batch)
-        except TornBatchError:
-            # Another driver may have taken the ids since the look at the plan, and written its
-            # entries over those of the decision.
+            if batch.run_id is not None:
+                takes_over = self._rules.takes_over
+                self.state = state_of(self._ledger, self._decision, batch, takes_over=takes_over)
+        except (TornBatchError, PartialReplayError):
             self._check_last(self._plan)
             raise
         if batch.run_id is None:
             return super()._check(batch, entries)
-        takes_over = self._rules.takes_over
-        self.state = state_of(self._ledger, self._decision, batch, takes_over=takes_over)
+        if self.state.is_torn:
+            # Another driver may have taken the ids since the look at the plan, and written its
+            # entries over those of the decision.
+            self._check_last(self._plan)
         return dict(self.state.done)
 
     def _check_before_harm(self, batch: LedgerBatch, partitions: int) -> dict[int, LedgerEntry]:
