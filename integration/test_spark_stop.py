@@ -98,6 +98,37 @@ def stop_while_rows_are_read(spark, tmp_path, writer):
     query.check_that_it_stopped()
 
 
+def stop_at(spark, tmp_path, make_writer):
+    """Run a query until its writer stops it, and check that it stopped.
+
+    Args:
+        make_writer: makes the writer from the call that stops the query.
+    """
+    queries: list[Query] = []
+    began = threading.Event()
+
+    def stop():
+        began.wait(60)  # the first batch may be written before the query is in the list
+        queries[0].stop_beside()
+
+    queries.append(Query(spark, tmp_path, make_writer(stop)))
+    began.set()
+    queries[0].check_that_it_stopped()
+
+
+def stop_at_event(spark, tmp_path, sink, event, **arguments):
+    """Run a query until its sink tells the driver of an event, and stop it there."""
+
+    def make_writer(stop):
+        def strike(name, info):
+            if name == event:
+                stop()
+
+        return sink(on_event=OnDriver(strike), **arguments)
+
+    stop_at(spark, tmp_path, make_writer)
+
+
 def check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path):
     assert seen(kafka, topic) == [], "committed after the stop"
     Query(spark, tmp_path, sink()).await_batch()
@@ -113,18 +144,16 @@ def check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path):
 def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
     spark, kafka, topic, sink, tmp_path
 ):
-    queries: list[Query] = []
-    began = threading.Event()
     writer = sink()
 
-    def write(frame, batch_id):
-        began.wait(60)
-        queries[0].stop_beside()
-        writer(frame, batch_id)
+    def make_writer(stop):
+        def write(frame, batch_id):
+            stop()
+            writer(frame, batch_id)
 
-    queries.append(Query(spark, tmp_path, write))
-    began.set()
-    queries[0].check_that_it_stopped()
+        return write
+
+    stop_at(spark, tmp_path, make_writer)
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
@@ -153,22 +182,7 @@ def test_a_query_that_is_stopped_while_its_driver_reads_commits_nothing(
 def test_a_query_that_is_stopped_before_its_driver_commits_is_not_committed(
     spark, kafka, topic, sink, tmp_path
 ):
-    queries: list[Query] = []
-    began = threading.Event()
-
-    def strike(name, info):
-        if name == "task_before_commit":
-            queries[0].stop_beside()
-
-    writer = sink(on_event=OnDriver(strike), driver_rows=100)
-
-    def write(frame, batch_id):
-        began.wait(60)
-        writer(frame, batch_id)
-
-    queries.append(Query(spark, tmp_path, write))
-    began.set()
-    queries[0].check_that_it_stopped()
+    stop_at_event(spark, tmp_path, sink, "task_before_commit", driver_rows=100)
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
@@ -176,22 +190,7 @@ def test_a_query_that_is_stopped_before_its_driver_commits_is_not_committed(
 def test_a_query_that_is_stopped_at_its_commit_is_not_committed(
     spark, kafka, topic, sink, tmp_path
 ):
-    queries: list[Query] = []
-    began = threading.Event()
-
-    def strike(name, info):
-        if name == "batch_before_commit":
-            queries[0].stop_beside()
-
-    writer = sink(on_event=OnDriver(strike))
-
-    def write(frame, batch_id):
-        began.wait(60)
-        writer(frame, batch_id)
-
-    queries.append(Query(spark, tmp_path, write))
-    began.set()
-    queries[0].check_that_it_stopped()
+    stop_at_event(spark, tmp_path, sink, "batch_before_commit")
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
@@ -200,27 +199,27 @@ def test_a_query_that_is_stopped_at_its_commit_is_not_committed(
 def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
     spark, kafka, topic, sink, tmp_path
 ):
-    queries: list[Query] = []
-    began, runs = threading.Event(), []
+    runs = []
     writer = sink(on_event=fail_a_task)
+    log = logging.getLogger("txnproducer.spark")
 
     class Stop(logging.Handler):
+        def __init__(self, stop):
+            super().__init__()
+            self._stop = stop
+
         def emit(self, record):
             if "begins again" in record.getMessage():
                 runs.append(record)
-                queries[0].stop_beside()
+                self._stop()
 
-    def write(frame, batch_id):
-        began.wait(60)
-        writer(frame, batch_id)
+    def make_writer(stop):
+        log.addHandler(Stop(stop))
+        return writer
 
-    handler, log = Stop(), logging.getLogger("txnproducer.spark")
-    log.addHandler(handler)
     try:
-        queries.append(Query(spark, tmp_path, write))
-        began.set()
-        queries[0].check_that_it_stopped()
+        stop_at(spark, tmp_path, make_writer)
     finally:
-        log.removeHandler(handler)
+        log.handlers[:] = [each for each in log.handlers if not isinstance(each, Stop)]
     assert (len(runs), writer._batches.transactions.attempts) == (1, 1)
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
