@@ -42,8 +42,9 @@ HEAD = (
     `transaction.version` that it can meet. This page shows the rows that were played, {played}
     of {all}, and no others.""",
     """All clients have the same time-outs: 5 s for a request, 15 s for a delivery and for a
-    blocking call, 20 s for a transaction. One row is one run of 24 to 55 s on a small, busy
-    machine. The times of two clients may differ by chance.""",
+    blocking call, 20 s for a transaction. One row is one run on a small, busy machine.
+    Its writers begin transactions for 24, 36 or 55 s, according to the fault, and may take 30 s
+    more for their last calls. {longer} The times of two clients may differ by chance.""",
     """Rows of txnproducer were played again, some after a change of it, some because other
     programs had loaded the machine: {newer} of its rows are of a version for which no other
     client's row was played. Its rows are of the producers at the commits {commits}; a newer one
@@ -150,6 +151,14 @@ def _text(text: str) -> Iterator[str]:
     yield ""
 
 
+def _longer(lines: Sequence[Line]) -> str:
+    """Return a sentence about the rows that took longer than a minute."""
+    rows = [f"`{line['row']}` ({line['seconds']:.0f} s)" for line in lines if line["seconds"] > 60]
+    if not rows:
+        return "No row took longer than a minute."
+    return f"Rows that took longer than a minute: {', '.join(rows)}."
+
+
 def _page(lines: Sequence[Line]) -> Iterator[str]:
     planned = len(cover(CLIENTS[0]))
     yield from (TITLE, "", MADE, "")
@@ -164,6 +173,7 @@ def _page(lines: Sequence[Line]) -> Iterator[str]:
                 again=sum("earlier" in line for line in _of(lines, OURS)),
                 commits=_commits(_of(lines, OURS)),
                 joined=", ".join(JOINED),
+                longer=_longer(lines),
                 newer=sum(line["commit"] not in theirs for line in _of(lines, OURS)),
                 unprobed=sum(line.get("cluster_stall_s") is None for line in others),
             )

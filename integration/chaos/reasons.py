@@ -68,9 +68,9 @@ QUICKER = f"""One cluster elects new leaders sooner than the next one, by chance
     ours, and the row says so; otherwise the quicker of the two counts. A client may go on before a
     probe does, so the probes are a likelihood and no proof. The list has each row in which another
     client that recovered had a shorter longest stall than ours. A difference of at most
-    {_CHANCE_S} s is not judged, since two plays of one row differ by as much: by 0.55 s in the
-    median of 31 pairs of ours. "Ours was slow"
-    means that neither the cluster nor the fault nor the workload accounts for the time."""
+    {_CHANCE_S} s is not judged, since two plays of one row differ by as much. (In 31 pairs of
+    ours, which are not kept, the median was 0.55 s.) "Ours was slow" means that neither the
+    cluster nor the fault nor the workload accounts for the time."""
 COPIED = """A consumer that gets a partition waits until no transaction with offsets of it is open.
     So in `copy` a slow producer can hold up the other member's consumer."""
 BY_VERSION = """Over a slow link to a leader a transaction takes longer with version 2. With

@@ -688,6 +688,7 @@ def objections(error: BaseException, row: str, scenario: Scenario) -> list[str]:
 
 # The fork is one of the errors.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.each_time  # the page says so
 @pytest.mark.parametrize(("transactional_id", "row", "scenario"), CASES)
 def test_a_row_of_the_page_is_reproduced_in_less_than_50_ms_of_the_processor(
     transactional_id, row, scenario, request

@@ -66,6 +66,16 @@ def checked_users(users: object) -> dict[str, str] | None:
     return dict(users)
 
 
+def login_of(name: str, password: str) -> dict[str, Any]:
+    """Return the settings with which a producer logs in."""
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": name,
+        "sasl_plain_password": password,
+    }
+
+
 def checked_topics(topics: object) -> dict[str, int]:
     """Return the number of partitions by topic."""
     if topics is None:

@@ -34,7 +34,7 @@ def api_of(name: object) -> ApiKey:
     # A misspelt name would meet no request, and the test would pass without its fault.
     if text("api", name) not in _APIS:
         raise ValueError(
-            f"{name!r} is not an API that a producer uses: it must be one of {', '.join(_APIS)}"
+            f"faults of {name!r} cannot be asked for: the API must be one of {', '.join(_APIS)}"
         )
     return _APIS[str(name)]
 

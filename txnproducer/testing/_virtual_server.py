@@ -128,5 +128,7 @@ class VirtualServer:
 
     def abandon(self) -> None:
         """Note that the cluster was dropped."""
-        # There is no thread to end and no socket to close.
+        # The producers' threads cannot be ended here: the collector may run in any thread, and a
+        # thread without a turn ends only when the baton is passed to it. They wait until the
+        # process ends.
         self.is_closing = True

@@ -103,6 +103,7 @@ class InMemoryKafka:
         self._nodes = {(node.host, node.port): n for n, node in self._cluster.nodes.items()}
         self._asked = faults.AskedFaults()
         self._certificate: ListenerCertificate | None = None
+        self._security = {} if names is None else arguments.login_of(*next(iter(names.items())))
         logins = None if names is None else Users(names)
         if arguments.is_virtual(clock):
             # Imported late: it is the simulator's, which most tests do not need.
@@ -278,8 +279,8 @@ class InMemoryKafka:
     # --- topics and records ---------------------------------------------------------------------
 
     def security_config(self) -> dict[str, Any]:
-        """Return a client's security settings: none, since `producer` needs none."""
-        return {}
+        """Return a client's security settings: the login of the first user, if there are users."""
+        return dict(self._security)
 
     def create_topic(
         self,
@@ -457,7 +458,7 @@ class InMemoryKafka:
             yield
         # Also if the block has failed: the next test may use the same cluster.
         finally:
-            if not self._open.call(lambda cluster, _: cluster.is_up(node)):
+            if not self._live.is_closing and not self._cluster.is_up(node):
                 self.start_node(node)
 
     # --- rights ---------------------------------------------------------------------------------

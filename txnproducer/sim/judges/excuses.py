@@ -31,7 +31,8 @@ for it. So a failure needs one of these excuses:
   more, and takes a third request for that of a fenced producer
   (`integration/conformance/cases/last_epochs.py`)
 * a lost answer to a request for the next epoch, and a move of the coordinator after it: the log
-  does not say who has got that epoch, so the repeated request counts as a fenced producer's
+  does not say who has got that epoch, so the repeated request counts as a fenced producer's; and
+  if the request was the proof of a commit (with transactions v1), the outcome is unknown
 * a partition that has forgotten a producer which was idle for too long: for the producer this
   looks like lost records, and records in doubt cannot get their sequences any more
 """
@@ -119,6 +120,7 @@ def unexcused(
                 is_raced=_who(attempt) in raced,
                 inits_in_doubt=history.inits_in_doubt[attempt.identity],
                 is_asker_forgotten=is_asker_forgotten(attempt.identity),
+                is_proof_forgotten=is_v1 and is_asker_forgotten(attempt.identity),
             )
         # A fault of its own can leave records after it in doubt, which cannot get other numbers.
         elif not _has_own_fault(attempt):
@@ -142,13 +144,15 @@ def _of_transaction(
     is_raced: bool,
     inits_in_doubt: int,
     is_asker_forgotten: bool,
+    is_proof_forgotten: bool,
 ) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
             # The application gave up and an answer was lost, or on an old cluster a copy can come
             # late.
-            is_excused = is_doubtful and attempt.has_timed_out
+            # Or the proof has no answer, and the new coordinator does not know whose epoch it is.
+            is_excused = (is_doubtful and attempt.has_timed_out) or is_proof_forgotten
         elif is_raced and isinstance(error, ProducerFencedError):
             is_excused = True  # when it aborts or begins the next transaction
         elif is_asker_forgotten and isinstance(error, ProducerFencedError):
