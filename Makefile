@@ -147,7 +147,7 @@ package: .venv/.installed-release  ## build the source distribution and both whe
 	$(BIN)/twine check --strict dist/*
 	$(PYTEST) integration/test_install.py -m integration
 
-test-spark-versions: .venv/.installed-dev  ## the Spark part on PySpark 4.0, 4.1 and 4.3, each in an environment of its own
+test-spark-versions: .venv/.installed-dev  ## the Spark part on PySpark 3.5, 4.0, 4.1 and 4.3, each in an environment of its own
 	$(BIN)/python -m integration.spark_versions $(ARGS)
 
 examples: .venv/.installed-dev  ## run every program in examples/ alone

@@ -40,12 +40,29 @@ class Suite:
     """A column of the table."""
 
     title: str
-    path: str
+    paths: tuple[str, ...]
+
+    def __init__(self, title: str, *paths: str) -> None:
+        object.__setattr__(self, "title", title)
+        object.__setattr__(self, "paths", paths)
 
 
 SUITES = {
     "partition": Suite("`foreachBatch`, `foreachPartition`", "integration/test_spark_sink.py"),
     "batch": Suite('`foreachBatch`, atomicity "batch"', "integration/test_spark_batch.py"),
+    "prepared": Suite(
+        '`foreachBatch`, atomicity "prepared"',
+        "integration/test_spark_prepared.py",
+        "integration/test_spark_prepared_runs.py",
+        "integration/test_spark_prepared_topic.py",
+    ),
+    "named": Suite("named runs", "integration/test_spark_named_runs.py"),
+    "ends": Suite(
+        "stops, runs that are doomed",
+        "integration/test_spark_stop.py",
+        "integration/test_spark_doomed_runs.py",
+    ),
+    "seen": Suite("metrics in Spark", "integration/test_spark_seen.py"),
     "small": Suite("small batches", "integration/test_spark_small_batches.py"),
     "source": Suite("data source", "integration/test_spark_data_source.py"),
     "connect": Suite("Spark Connect", "integration/test_spark_connect.py"),
@@ -97,7 +114,7 @@ def run(python: Path, suite: Suite) -> str:
         "-q",
         *plugins,
         *quiet,
-        suite.path,
+        *suite.paths,
         f"--junitxml={report}",
     ]
     environment = {

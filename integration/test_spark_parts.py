@@ -22,9 +22,9 @@ from txnproducer.spark import (
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.part_commits import PartCommits
 from txnproducer.spark.driver.part_ends import PartEnds
-from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.entries import LedgerBatch
+from txnproducer.spark.ledger.producers import take_ids
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.rows.schema import RowReader
@@ -315,7 +315,7 @@ def test_a_batch_that_was_broken_off_is_completed_only_as_it_was_cut(query, seen
     told, commits = query().tasks(cut(60, 6)), query().commits
     lose = run_meanwhile(
         "batch_before_commit",
-        lambda: Runs(commits.ledger, commits.rules).take(4, commits.settings),
+        lambda: take_ids(commits.ledger, [commits.ledger.transactional_id(4)], commits.settings),
     )
     with pytest.raises(CommitIncompleteError):
         query(on_event=lose).commits.commit(told, 0)

@@ -119,7 +119,7 @@ def sink_of(cluster, user, topic, ledger, sink_id, **options):
 
 def begin(sink, writers=2):
     """Do all that the driver does before a task starts. With "batch", the tasks find it so."""
-    if not sink._settings.is_whole:
+    if sink._settings.atomicity != "batch":
         sink._batches.plan(LedgerBatch(0, "query", writers))
         return
     batch = LedgerBatch(0, "query", writers)

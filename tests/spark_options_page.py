@@ -16,7 +16,8 @@ MORE = """\
 | | `options` | a dict of options |
 | | `on_event` | called in the tasks: `task_before_commit`, `task_after_commit`, `task_replayed` \
 ("partition"), `task_before_claim`, `task_before_receipt`, `task_after_receipt` ("batch"); on the \
-driver: `batch_before_commit`, `batch_after_commit` ("batch"), `batch_done`; picklable. The data \
+driver: `batch_before_commit`, `batch_after_commit` ("batch" and "prepared"), `batch_decided` \
+("prepared"), `batch_done`; picklable. The data \
 source calls the attribute `on_event` of its class, in the tasks with `task_before_lease`, \
 `task_after_lease`, `task_replayed`, and in the commit with `batch_before_commit`, \
 `partition_before_commit`, `partition_committed`, `batch_after_commit` |

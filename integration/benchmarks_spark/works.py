@@ -132,7 +132,6 @@ TARGETS = (
     *(
         Target("curve", rows, wrong, 1.3, beside=right)
         for rows in sorted(_GUESSED_WRONG)
-        if rows > DRIVER_ROWS
         for right, wrong in zip(OURS, WRONG_GUESS, strict=True)
     ),
 )

@@ -7,7 +7,9 @@ import re
 from tests.plain_words import sources
 from tests.spark_options_page import MORE, PAGE, render
 
-EVENT = re.compile(r'"((?:task|batch|partition)_(?:before|after|replayed|committed|done)\w*)"')
+EVENT = re.compile(
+    r'"((?:task|batch|partition)_(?:before|after|replayed|committed|decided|done)\w*)"'
+)
 
 
 def test_the_options_on_the_page_are_up_to_date():

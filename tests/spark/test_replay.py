@@ -7,17 +7,22 @@ import logging
 import pytest
 
 from txnproducer.spark.driver.replay import naming_prepared, report_replay
-from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark.errors import (
+    LedgerError,
+    PartialReplayError,
+    ReplayMismatchError,
+    TornBatchError,
+)
 from txnproducer.spark.ledger.entries import LedgerEntry
 
 DIGEST, OTHER = "0" * 32, "1".rjust(32, "0")
 ENTRY = LedgerEntry(4, "query", 2, 10, DIGEST)
 
 
-@pytest.mark.parametrize("kind", [PartialReplayError, ReplayMismatchError])
+@pytest.mark.parametrize("kind", [PartialReplayError, ReplayMismatchError, TornBatchError])
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
 def test_a_refusal_of_an_older_mode_names_the_one_that_would_go_on(kind, atomicity):
-    with pytest.raises(kind, match=r"^other rows A sink with atomicity=\"prepared\", which"):
+    with pytest.raises(kind, match=r"^other rows An .*Sink with atomicity=\"prepared\", which"):
         with naming_prepared(atomicity):
             raise kind("other rows")
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.spark.whole_batches import ENTRY, FakeLedger, fake_batches, part
+from tests.spark.whole_batches import BATCH, ENTRY, FakeLedger, fake_batches, part
 from tests.spark.whole_batches import SETTINGS as OF_BATCHES
 from tests.spark.whole_batches import FakeProducer as OfBatches
 from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
@@ -17,9 +20,11 @@ from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.driver import kept_producer, small_batches
 from txnproducer.spark.driver.kept_producer import KeptProducer
 from txnproducer.spark.driver.small_batches import DRIVER_ROWS, SmallBatches
+from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import StaleRunError, StoppedError
 from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.lost_transactions import is_taken_over
+from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.rows.few_rows import MOST_BYTES
 
@@ -130,6 +135,34 @@ def test_rows_that_are_large_make_a_batch_of_few_rows_a_large_one(reads):
     small.note(1_000, MOST_BYTES + 1)
     assert small.read(FRAME) is None
     assert reads == [(MOST_BYTES // 10_000, False)]
+
+
+def test_the_ledgers_count_does_not_make_large_rows_small_again(reads):
+    small = SmallBatches(None)
+    small.note_entry(1_000)
+    assert small.read(FRAME) is ROWS
+    small.note_entry(DRIVER_ROWS + 1)
+    assert small.read(FRAME) is None
+    small.note(1_000, MOST_BYTES + 1)
+    small.note_entry(1_000)
+    assert small.read(FRAME) is None
+
+
+def test_a_whole_batch_of_few_large_rows_is_not_read_twice_again_and_again(monkeypatch, reads):
+    make, _ = fake_batches(monkeypatch)
+    settings: Any = SimpleNamespace(rules=LedgerRules("write"), driver_rows=None)
+    cluster: Any = SimpleNamespace(timeout_ms=lambda: 60_000, producer_settings=lambda: OF_BATCHES)
+    whole = WholeBatches(settings, FakeLedger([], [None]), cluster, None)
+    whole.transactions = make(found=[None])
+    large = replace(part(), rows=1_000, size_bytes=MOST_BYTES + 1)
+
+    def write():
+        whole.transactions.last = replace(ENTRY, rows=1_000)
+        return [large], None
+
+    whole._write(BATCH, time.monotonic(), write, list, is_by_driver=False)
+    whole.check(BATCH.batch_id + 1, "query")
+    assert whole._small.read(FRAME) is None
 
 
 def test_the_way_that_was_slow_once_is_tried_again(reads, takes):

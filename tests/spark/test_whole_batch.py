@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +23,7 @@ from txnproducer.spark.ledger.digest import Digest, total
 from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.rules import LedgerRules, check_whole_replay
 from txnproducer.spark.options import check_batch_atomicity
+from txnproducer.spark.session import losses_of
 from txnproducer.spark.tasks.participant import _is_users
 
 # --- digests, rules, options ---------------------------------------------------------------------
@@ -306,34 +309,34 @@ def test_a_records_own_error_is_the_users_with_all_that_follows_from_it():
 # --- the bounds of runs --------------------------------------------------------------------------
 
 
+def failing(bounds, error=None):
+    """Let a run begin and fail. Return whether it was the last one."""
+    bounds.begin()
+    return bounds.fail(SimpleNamespace(outcome=SimpleNamespace(exception=lambda: error)))
+
+
 def test_a_run_that_lost_an_executor_has_a_bound_of_its_own():
-    alive = [frozenset({"a", "b"})]
-    bounds = RunBounds(max_runs=2, max_losses=3, executors=lambda: alive[0])
-    for _ in range(2):
-        bounds.begin()
-        alive[0] = alive[0] - {min(alive[0])} | {f"new {len(alive[0])}", "c"}
-        assert not bounds.fail()
+    bounds = RunBounds(max_runs=2, max_losses=4, has_lost=losses(True, True, False, False, False))
+    assert not failing(bounds)
+    assert not failing(bounds)
     assert (bounds.failures, bounds.losses, bounds.is_last) == (0, 2, False)
-    bounds.begin()
-    assert not bounds.fail()
-    assert bounds.is_last
-    bounds.begin()
-    alive[0] |= {"one more"}  # an executor that has come is no loss
-    assert bounds.fail()
-    assert (bounds.failures, bounds.losses) == (2, 2)
+    assert not failing(bounds, SparkError("ExecutorLostFailure (executor 3 exited)"))
+    assert not failing(bounds, SparkError("a task failed"))
+    assert (bounds.failures, bounds.losses, bounds.is_last) == (1, 3, True)
+    assert failing(bounds)
 
 
 def test_lost_executors_end_a_batch_at_their_bound():
-    bounds = RunBounds(max_runs=2, max_losses=2, executors=iter_of("a", "", "b", "").__next__)
-    bounds.begin()
-    assert not bounds.fail()
-    bounds.begin()
-    assert bounds.fail()
+    bounds = RunBounds(max_runs=2, max_losses=2, has_lost=losses(True, True))
+    assert not failing(bounds)
+    assert failing(bounds)
     assert bounds.failures == 0
 
 
-def iter_of(*names):
-    return iter([frozenset(name.split()) for name in names])
+def losses(*found):
+    """Return whether an executor was lost, for one run after the other."""
+    each = iter(found)
+    return lambda since_s: abs(time.time() - since_s) < 60 and next(each)
 
 
 def test_a_batch_is_tried_as_often_as_its_bounds_allow(whole):
@@ -345,11 +348,62 @@ def test_a_batch_is_tried_as_often_as_its_bounds_allow(whole):
         lasts.append(is_last)
         raise SparkError("a task failed")
 
-    living = iter_of("a", "", "b", "b", "b", "b")
-    bounds = RunBounds(max_runs=2, max_losses=9, executors=living.__next__)
+    bounds = RunBounds(max_runs=2, max_losses=9, has_lost=losses(True, False, False))
     batches.enter(BATCH, SETTINGS)
     with pytest.raises(SparkError):
         batches.write(BATCH, run_tasks, bounds=bounds)
     # One lost its executor, and two failed by themselves.
     assert lasts == [False, False, True]
     assert batches.attempts == 3
+
+
+class Sequence(list):
+    """As Scala's."""
+
+    def size(self):
+        return len(self)
+
+    def apply(self, number):
+        return self[number]
+
+
+class Option:
+    """As Scala's."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def isDefined(self):  # noqa: N802 - Scala's name
+        return self._value is not None
+
+    def get(self):
+        return self._value
+
+
+def executor(removed_ms=None, reason=None):
+    gone = None if removed_ms is None else SimpleNamespace(getTime=lambda: removed_ms)
+    return SimpleNamespace(removeTime=lambda: Option(gone), removeReason=lambda: Option(reason))
+
+
+@pytest.mark.parametrize(
+    ("known", "is_lost"),
+    [
+        ([], False),
+        ([executor()], False),
+        ([executor(), executor(10_000, "Command exited with code 137")], True),
+        ([executor(10_000)], True),
+        ([executor(9_999, "worker lost")], False),
+        ([executor(20_000, "Executor killed by driver.")], False),
+    ],
+)
+def test_an_executor_that_spark_has_not_given_back_itself_is_lost(known, is_lost):
+    def executors(active_only):
+        return Sequence([] if active_only else known)
+
+    store = SimpleNamespace(executorList=executors)
+    scala = SimpleNamespace(statusStore=lambda: store)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala))
+    frame = SimpleNamespace(_jdf=None, sparkSession=SimpleNamespace(sparkContext=context))
+    assert losses_of(frame)(10.0) is is_lost
+    context._jsc = None  # Spark was stopped
+    assert not losses_of(frame)(10.0)

@@ -136,5 +136,5 @@ def _unknown(sink_id: str, ledger_topic: str) -> str:
     return (
         f"The ledger of sink {sink_id!r} at topic {ledger_topic!r} is empty: nothing was committed"
         " yet, it has expired (offsets.retention.minutes), or the sink has another id or ledger"
-        " topic."
+        " topic. If the ledger is in a topic, add --ledger topic."
     )

@@ -181,11 +181,6 @@ class SinkSettings:
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether a batch is one transaction."""
-        return self.atomicity == "batch"
-
-    @property
     def sink_ledger(self) -> Ledger:
         """The ledger of the sink."""
         place = ledger_at(self.ledger, self.ledger_topic, self.ledger_keeps)

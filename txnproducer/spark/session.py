@@ -43,6 +43,8 @@ _INTERRUPTED: Final = (
 )
 # The failure of a task contains the text of the task's error. That error is no stop: a task is
 # interrupted whenever its executor is lost or its stage is over.
+# Spark's reason for an executor that it has given back, as one without work.
+_GIVEN_BACK: Final = "killed by driver"
 _OF_A_TASK: Final = "Job aborted due to stage failure"
 
 
@@ -187,24 +189,33 @@ def _is_interrupted(df: Any, error: BaseException) -> bool:
     return False
 
 
-def executors_of(df: Any) -> Callable[[], frozenset[str]]:
-    """Return a function that returns the addresses of the executors that live.
+def losses_of(df: Any) -> Callable[[float], bool]:
+    """Return a function that says whether an executor was lost since a time, by `time.time`.
 
-    Under Spark Connect, and where Spark does not say, it returns none.
+    Spark's own listener notes the executors that are gone, with the reason. One that had no work
+    and was given back is no loss. Under Spark Connect, and where Spark does not say, none is lost.
     """
     if is_connect(df):
-        return frozenset
+        return lambda since_s: False  # noqa: ARG005
     context = context_of(df)
 
-    def living() -> frozenset[str]:
+    def is_lost(executor: Any, since_ms: float) -> bool:
+        gone = executor.removeTime()
+        if not gone.isDefined() or gone.get().getTime() < since_ms:
+            return False
+        reason = executor.removeReason()
+        return not (reason.isDefined() and _GIVEN_BACK in reason.get())
+
+    def has_lost(since_s: float) -> bool:
         try:
-            known = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - in Java's API
-            return frozenset(known.keySet().mkString(" ").split())
+            store = context._jsc.sc().statusStore()  # noqa: SLF001 - there is no public way
+            known = store.executorList(False)
+            return any(is_lost(known.apply(n), since_s * 1000) for n in range(known.size()))
         except Exception:  # noqa: BLE001 - a run is then counted as one that failed by itself
             _LOG.debug("Spark does not tell its executors", exc_info=True)
-            return frozenset()
+            return False
 
-    return living
+    return has_lost
 
 
 def stop_raiser(df: Any) -> Callable[[], None]:

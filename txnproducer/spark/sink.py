@@ -262,7 +262,8 @@ class ExactlyOnceKafkaSink:
                 batches = self._begin(found or atomicities.BY_USERS_TASKS)
             if self._settings.atomicity != "partition" or isinstance(batches, WholeBatches):
                 raise self._without_driver()
-            return batches.partition_writer(batch_id, query_id, writers)
+            with naming_prepared(self._settings.atomicity):
+                return batches.partition_writer(batch_id, query_id, writers)
 
     def _without_driver(self) -> InvalidConfigurationError:
         return InvalidConfigurationError(

@@ -248,7 +248,7 @@ def installed(world: World) -> Iterator[None]:
         (decisions, "_MOST_OF_TEXT", world.options.most_of_text),
         (prepared_batch, "partitions_of", spark.partitions_of),
         (prepared_batch, "stop_raiser", spark.stop_raiser),
-        (prepared_batch, "executors_of", spark.executors_of),
+        (prepared_batch, "losses_of", spark.losses_of),
         (partition_batch, "stop_raiser", spark.stop_raiser),
         (partition_batch, "written_columns", lambda frame, _: frame),
         (small_batches, "can_read_few", lambda _: True),

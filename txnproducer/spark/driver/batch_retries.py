@@ -40,8 +40,13 @@ _REFUSALS: Final = tuple(
 )
 
 
-def _nobody() -> frozenset[str]:
-    return frozenset()
+# In the error of a job that has lost the executor of a task.
+_LOST: Final = "ExecutorLostFailure"
+
+
+def _none_since(since_s: float) -> bool:
+    del since_s
+    return False
 
 
 class RunBounds:
@@ -50,7 +55,7 @@ class RunBounds:
     Args:
         max_runs: runs that failed, the last one included.
         max_losses: runs in which an executor was lost.
-        executors: returns the executors that live, as far as Spark shows them.
+        has_lost: says whether an executor was lost since a time; see `session.losses_of`.
 
     Attributes:
         failures: how many runs failed by themselves so far.
@@ -61,22 +66,23 @@ class RunBounds:
         self,
         max_runs: int = MAX_RUNS,
         max_losses: int = MAX_LOSSES,
-        executors: Callable[[], frozenset[str]] = _nobody,
+        has_lost: Callable[[float], bool] = _none_since,
     ) -> None:
         self._max_runs = max_runs
         self._max_losses = max_losses
-        self._executors = executors
-        self._alive = _nobody()
+        self._has_lost = has_lost
+        self._began_s = 0.0
         self.failures = self.losses = 0
 
     def begin(self) -> None:
         """Note the begin of a run."""
-        self._alive = self._executors()
+        self._began_s = time.time()  # the JVM dates a loss by this clock
 
-    def fail(self, state: object = None) -> bool:
+    def fail(self, state: RetryCallState) -> bool:
         """Note the failure of a run. Return whether it was the last one."""
-        del state  # what tenacity gives to a condition to stop
-        if self._alive - self._executors():
+        error = None if state.outcome is None else state.outcome.exception()
+        # Spark's listener may learn of a loss after the job.
+        if _LOST in str(error) or self._has_lost(self._began_s):
             self.losses += 1
         else:
             self.failures += 1

@@ -43,6 +43,7 @@ from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.parallel_calls import at_once
 from txnproducer.spark.driver.part_ends import PartEnds, ends_of
+from txnproducer.spark.driver.replay import naming_prepared
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.digest import total
@@ -93,6 +94,7 @@ class PartCommits:
 
     # --- commit ---------------------------------------------------------------------------------
 
+    @naming_prepared("partition")
     def commit(self, parts: Sequence[OpenPart | None], batch_id: int) -> None:
         """Commit all parts of a batch that the ledger does not hold already.
 

@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from txnproducer._core.transactions.claims import next_answer
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
@@ -29,8 +29,6 @@ from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, EndRe
 from txnproducer.spark.ledger.producers import checked, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.store import Ledger
-
-_TIMEOUT_MS: Final = 60_000
 
 
 class PartIds:
@@ -43,6 +41,7 @@ class PartIds:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._client: CoordinatorClient | None = None
+        self._timeout_ms = 0
         self._taken: dict[int, TakenId] = {}
         # To the next process that takes the claim of a slot.
         self._answers: dict[int, ProducerIdAndEpoch] = {}
@@ -60,7 +59,8 @@ class PartIds:
         """
         names = {slot: self._ledger.transactional_id(slot) for slot in slots}
         self.forget(names)
-        found = self._client_of(settings).take_each(names.values(), _TIMEOUT_MS)
+        client = self._client_of(settings)
+        found = client.take_each(names.values(), self._timeout_ms)
         taken = checked(self._ledger, found)
         self._taken |= {slot: taken[name] for slot, name in names.items()}
 
@@ -89,7 +89,8 @@ class PartIds:
             # The claim has an id of its own, and needs the right to Write on it.
             name = f"{self._ledger.transactional_id(min(unknown))}.claim-0"
             with taking(self._ledger, name):
-                found = self._client_of(settings).take_claims(unknown.values(), _TIMEOUT_MS)
+                client = self._client_of(settings)
+                found = client.take_claims(unknown.values(), self._timeout_ms)
             self._answers |= {slot: found[claim] for slot, claim in unknown.items()}
         # Taken out as well: whether a part gets its answer is known when it is committed.
         return {slot: one.lease([self._answers.pop(slot)]) for slot, one in taken.items()}
@@ -100,7 +101,7 @@ class PartIds:
         settings: Mapping[str, Any],
         *,
         is_commit: bool,
-        timeout_ms: int = _TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> dict[int, KafkaError]:
         """Commit or abort parts by their leases. It may be repeated.
 
@@ -108,7 +109,7 @@ class PartIds:
             leases: by slot.
             settings: the producer's, by Java's names.
             is_commit: whether to commit them.
-            timeout_ms: for all of them.
+            timeout_ms: for all of them; None for that of a call that blocks (`max.block.ms`).
 
         Returns:
             By slot, the error of each part whose transaction was over before: it may have been
@@ -119,7 +120,8 @@ class PartIds:
                 one, with their number in its text.
         """
         client = self._client_of(settings)
-        ends = client.end_ids(leases.values(), is_commit=is_commit, timeout_ms=timeout_ms)
+        limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        ends = client.end_ids(leases.values(), is_commit=is_commit, timeout_ms=limit_ms)
         over: dict[int, KafkaError] = {}
         unclear: dict[int, KafkaError] = {}
         for slot, lease in leases.items():
@@ -167,6 +169,7 @@ class PartIds:
         if self._client is None:
             config = config_for(settings, self._ledger.transactional_id(0))
             self._client = CoordinatorClient(config)
+            self._timeout_ms = config.max_block_ms
         return self._client
 
 

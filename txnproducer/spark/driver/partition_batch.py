@@ -109,7 +109,7 @@ class PartitionBatches:
         if found:
             last = max(entry.batch_id for entry in found.values())
             rows = sum(entry.rows for entry in found.values() if entry.batch_id == last)
-            self._small.note(rows)
+            self._small.note_entry(rows)
             # A part of a batch that tasks have begun can be completed by tasks alone.
             self._needs_tasks |= last == batch_id
 

@@ -54,7 +54,7 @@ from txnproducer.spark.reports import (
     report_partitions,
     tell,
 )
-from txnproducer.spark.session import executors_of, stop_raiser, tells_of_stop
+from txnproducer.spark.session import losses_of, stop_raiser, tells_of_stop
 from txnproducer.spark.tasks.participant import Part, is_failed
 from txnproducer.spark.tasks.partition_transaction import BatchPlan, OwnTransaction
 from txnproducer.spark.tasks.prepared_part import PreparedOrder, PreparedTask
@@ -80,7 +80,7 @@ class PreparedBatches(PartitionBatches):
         self._needs_tasks = False
         last = self.runs.check_named(LedgerBatch(batch_id, query_id, 0, run_id))
         if last is not None:
-            self._small.note(last.rows)
+            self._small.note_entry(last.rows)
 
     def write(
         self,
@@ -137,7 +137,7 @@ class PreparedBatches(PartitionBatches):
             report = self._write_small([], batch, began_s, stop_raiser(frame))
             if report is not None:
                 return report
-        bounds = RunBounds(settings.max_runs, settings.max_losses, executors_of(frame))
+        bounds = RunBounds(settings.max_runs, settings.max_losses, losses_of(frame))
         runs = _BatchRuns(
             self.runs,
             task.settings,

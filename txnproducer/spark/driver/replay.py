@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from txnproducer.spark.errors import PartialReplayError, ReplayMismatchError
+from txnproducer.spark.errors import PartialReplayError, ReplayMismatchError, TornBatchError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.rules import check_whole_replay
@@ -29,12 +29,13 @@ def naming_prepared(atomicity: str | None) -> Iterator[None]:
     """Let a refusal in a block name the atomicity that would not stop there."""
     try:
         yield
-    except (PartialReplayError, ReplayMismatchError) as error:
+    except (PartialReplayError, ReplayMismatchError, TornBatchError) as error:
         if atomicity == "prepared":
             raise
         raise type(error)(
-            f'{error} A sink with atomicity="prepared", which needs a new sink_id, would not stop '
-            "here: it completes such a batch without its rows"
+            f'{error} An ExactlyOnceKafkaSink with atomicity="prepared", which needs a new '
+            "sink_id, would not stop here: it ends all parts of a batch without their rows, and "
+            "leaves a committed batch as it is, with a warning"
         ) from None
 
 

@@ -387,11 +387,3 @@ class Runs:
         """Take a partition's id, and move its entry to its new place."""
         with self._holding(self._ledger.transactional_id(partition), settings) as producer:
             self._ledger.move(producer, self._ledger.group(partition))
-
-    def take(self, partition: int, settings: Mapping[str, str]) -> None:
-        """Take a partition's id. Fence its task, and abort the transaction that it left open.
-
-        Raises:
-            KafkaError: the cluster refused, or did not answer.
-        """
-        self._fence([partition], settings)

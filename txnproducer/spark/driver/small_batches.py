@@ -45,11 +45,20 @@ class SmallBatches:
         # Without a batch before, the user's word is the only hint.
         self._is_small = driver_rows is not None
         self._row_bytes = 0
+        self._has_noted = False
         # How long the last read took, by whether it was in one task.
         self._seconds: dict[bool, float] = {}
 
+    def note_entry(self, rows: int) -> None:
+        """Note the ledger's count of the last batch, unless this driver has written one."""
+        # An entry has no bytes, and would make a batch of few large rows a small one again.
+        if not self._has_noted:
+            self.note(rows)
+            self._has_noted = False
+
     def note(self, rows: int, size_bytes: int = 0) -> None:
         """Note the last batch: its rows, and their bytes if they are known."""
+        self._has_noted = True
         self._is_small = rows <= self._most and size_bytes <= MOST_BYTES
         if rows and size_bytes:
             self._row_bytes = size_bytes // rows

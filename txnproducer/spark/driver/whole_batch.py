@@ -36,7 +36,7 @@ from txnproducer.spark.reports import (
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import placed
 from txnproducer.spark.rows.schema import written_columns
-from txnproducer.spark.session import executors_of, stop_raiser
+from txnproducer.spark.session import losses_of, stop_raiser
 from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask, is_failed
 from txnproducer.spark.tasks.task_rows import TaskRows
 
@@ -72,7 +72,7 @@ class WholeBatches:
         """Check, before the frame is planned, that the batch may be written."""
         self.transactions.check(LedgerBatch(batch_id, query_id, 0, run_id))
         if self.transactions.last is not None:
-            self._small.note(self.transactions.last.rows)
+            self._small.note_entry(self.transactions.last.rows)
 
     def write(
         self,
@@ -114,7 +114,7 @@ class WholeBatches:
             return parts
 
         own = self._settings
-        bounds = RunBounds(own.max_runs, own.max_losses, executors_of(frame))
+        bounds = RunBounds(own.max_runs, own.max_losses, losses_of(frame))
 
         def write() -> _Written:
             return transactions.write(batch, run_tasks, partitions.raise_if_stopped, bounds)
@@ -184,7 +184,7 @@ class WholeBatches:
                 transactions.attempts,
                 is_by_driver=is_by_driver,
             )
-        self._small.note(report.rows)
+        self._small.note(report.rows, report.size_bytes)
         return replace(report, run_id=batch.run_id)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
