@@ -6,7 +6,6 @@ know: the queue, the state machine.
 A commit that was sent and got no answer may have been executed or not, or may still be on its way.
 As long as it is only repeated, that does no harm: the coordinator answers a repeated commit like
 the first. It matters in two cases:
-
 * The producer ends before the answer comes, or the repetition is refused. Then "not committed"
   would be a guess, and the caller gets `CommitOutcomeUnknownError`. If every attempt was answered,
   a refusal is certain.
@@ -17,15 +16,7 @@ the first. It matters in two cases:
   The commit is repeated once more for its answer, which holds the next epoch with transactions v2.
   The abort call fails because it was too late.
 
-Some refusals are believed only when they are repeated. A broker that does not know yet that it is
-the coordinator no more judges EndTxn by its memory, before it would write:
-PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before EndTxn v2) or, after the last epoch,
-  INVALID_PRODUCER_ID_MAPPING: it takes an identity that it has not seen for a foreign one. With v2
-  its log may have refused to complete the previous transaction.
-INVALID_TXN_STATE: the partitions were added at the next coordinator, and it knows no open
-  transaction. With v2 an abort is refused so only if the log has a commit.
-So the handler looks the coordinator up and asks once more. It believes the answer when the broker
-that gave it still is the coordinator. A refused request has changed nothing.
+Some refusals are believed only when they are repeated, see `from_memory.py`.
 
 With transactions v1, NONE proves nothing if a lost AddPartitionsToTxn or AddOffsetsToTxn may
 arrive late. Such a request begins another transaction after the committed one, and the abort ends
@@ -45,6 +36,11 @@ from typing import Final
 
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
+from txnproducer._core.transactions.from_memory import (
+    LATER_IDENTITY,
+    NEW_TERM,
+    may_be_from_memory,
+)
 from txnproducer._core.transactions.handler import (
     RequestPriority,
     TransactionActions,
@@ -73,17 +69,6 @@ from txnproducer.records import ProducerIdAndEpoch
 
 _REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
 _OUTCOMES: Final[dict[bool, ResolvedOutcome]] = {True: "committed", False: "aborted"}
-_OTHER_IDENTITY: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-_LATER_IDENTITY: Final = (*_OTHER_IDENTITY, ErrorCode.INVALID_PRODUCER_EPOCH)
-# A broker that answers so has forgotten what it refused before.
-_NEW_TERM = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-
-
-def may_be_from_memory(code: int, *, is_commit: bool, is_v2: bool) -> bool:
-    """Return whether a broker that was replaced may have refused an end by its memory alone."""
-    if not is_v2 and code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH):
-        return True
-    return code in _OTHER_IDENTITY or (is_commit and code == ErrorCode.INVALID_TXN_STATE)
 
 
 class EndTxnHandler(TxnRequestHandler):
@@ -257,7 +242,7 @@ class EndTxnHandler(TxnRequestHandler):
         is_in_doubt = self._actions.may_have_begun and not was_commit
         # A proof shows that nothing was open, and not by which of two ends.
         has_other_end = self._has_lost_abort if self._lost_word else self._lost_commits > 0
-        if code in _LATER_IDENTITY and self.asked == self._proof_lost_at and not has_other_end:
+        if code in LATER_IDENTITY and self.asked == self._proof_lost_at and not has_other_end:
             # That proof may have written the identity. If so, this broker answers its repetition.
             self._unproven = self._lost_word
             self._actions.requests.retry(self)
@@ -269,8 +254,10 @@ class EndTxnHandler(TxnRequestHandler):
             # No doubt about the outcome: the coordinator judges before it writes.
             self._retry(looks_up=True)
             return
-        if code in _NEW_TERM:
-            self._forget()
+        if is_unknown and not self._may_be_open_here():
+            # Its abort can go on with a new epoch.
+            verdict, has_not_begun = Verdict(Action.ABORTABLE), not was_commit
+        self._forget(code)
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if may_have_taken_effect(verdict, code):
             self._note_lost(was_commit=was_commit)
@@ -311,8 +298,21 @@ class EndTxnHandler(TxnRequestHandler):
         had_refused, self._has_refused = self._has_refused, True
         return not had_refused
 
-    def _forget(self) -> None:
-        """Forget the broker's words: it was not the coordinator, or has loaded its log."""
+    def _may_be_open_here(self) -> bool:
+        """Return whether INVALID_TXN_STATE (v1) may tell of a loss, or of a commit."""
+        # Otherwise another broker alone has told of the begin, perhaps from its memory of the
+        # transaction before.
+        return (
+            not self._actions.identity.must_bump_from_client
+            or self._actions.is_shared
+            or self._lost_commits > 0
+            or self._actions.has_begun_at(self.asked)
+        )
+
+    def _forget(self, code: int) -> None:
+        """Forget the broker's words if it was not the coordinator, or has loaded its log."""
+        if code not in NEW_TERM:
+            return
         self._has_refused = False
         if self.asked == self._proof_lost_at:
             self._proof_lost_at = None
@@ -337,7 +337,7 @@ class EndTxnHandler(TxnRequestHandler):
             self._end(
                 ProducerIdAndEpoch(response.producer_id, response.producer_epoch), was_commit
             )
-        elif code in _LATER_IDENTITY and not self._lost_commits and not self._actions.is_shared:
+        elif code in LATER_IDENTITY and not self._lost_commits and not self._actions.is_shared:
             # No commit can have succeeded, so it is aborted, perhaps by the other identity. The
             # bump that is due is refused likewise. (A commit is in doubt: the broker may have
             # become the coordinator again since its word, and the other identity, or this one's
@@ -345,9 +345,9 @@ class EndTxnHandler(TxnRequestHandler):
             self._unproven = None
             self._actions.identity.require_epoch_bump()
             self._end(ProducerIdAndEpoch.NONE, was_commit)
-        elif code in _NEW_TERM:
+        elif code in NEW_TERM:
             self._unproven = None
-            self._forget()
+            self._forget(code)
             self._execute(verdict, None)
         elif verdict.action.is_retry or code == ErrorCode.TRANSACTION_ABORTABLE:
             self._retry(looks_up=verdict.action is Action.LOOK_UP)

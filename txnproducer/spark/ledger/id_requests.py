@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
 from txnproducer._core.transactions import verdicts
-from txnproducer._core.transactions.end_txn import may_be_from_memory
+from txnproducer._core.transactions.from_memory import NEW_TERM, may_be_from_memory
 from txnproducer._core.transactions.handler import (
     FIRST_MARKERS_BACKOFF_MS,
     may_have_taken_effect,
@@ -32,9 +32,6 @@ from txnproducer.errors import (
     error_for_code,
 )
 from txnproducer.records import ProducerIdAndEpoch, TransactionLease
-
-# With these codes a broker says that it has forgotten what it refused before.
-_NEW_TERM: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class Next(NamedTuple):
@@ -205,7 +202,7 @@ class EndRequest(IdRequest):
             had_refused, self._has_refused = self._has_refused, True
             if not had_refused:
                 return Next(error_for_code(code), looks_up=True)
-        if code in _NEW_TERM:
+        if code in NEW_TERM:
             self._has_refused = False
         table = verdicts.END_TXN_COMMIT if self._is_commit else verdicts.END_TXN_ABORT
         if may_have_taken_effect(table.judge(code), code):
