@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ def stream(spark, folder):
     folder.mkdir()
     batch(spark).write.parquet(str(folder / "in"))
     return spark.readStream.schema(COLUMNS).parquet(str(folder / "in"))
+
+
+def has_rows(kafka, topic, count):
+    return len(seen(kafka, topic)) == count
 
 
 def end_queries(spark):
@@ -66,9 +71,7 @@ def test_the_guides_programs_write_their_rows(spark, kafka, topic, tmp_path):
             spark.streams.removeListener(names.pop("listener"))
         if re.search(r"frame\.write|sink\.write", block):
             rows += 2
-            wait_until(
-                lambda before=before: len(seen(kafka, topic)) == before + 2, "the rows are missing"
-            )
+            wait_until(partial(has_rows, kafka, topic, before + 2), "the rows are missing")
         sinks.append(names.get("sink"))
     # Closed last: a listener of the guide uses the sink of an earlier program.
     for sink in filter(None, sinks):

@@ -145,14 +145,17 @@ def die_at(event, partition=None):
 
 def die_before_the_end_of(*partitions, behind):
     """Return a hook: the commit dies before some ends, and after so many others."""
-    others = threading.Semaphore(0)
+    others, are_done = [], threading.Event()
+    if not behind:
+        are_done.set()
 
     def hook(name, info):
         if name == "partition_committed":
-            others.release(len(partitions))
+            others.append(info["partition"])
+            if len(others) == behind:
+                are_done.set()
         elif name == "partition_before_commit" and info["partition"] in partitions:
-            for _ in range(behind):
-                assert others.acquire(timeout=30)
+            assert are_done.wait(30)
             raise Killed
 
     return hook

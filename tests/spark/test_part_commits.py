@@ -148,7 +148,8 @@ def commit_each(commits_by):
 
     def run(client, ledger, on_event=None):
         commits = commits_by(client, ledger, on_event)
-        commits._commit_each([part(number) for number in range(PARTS)])
+        with commits._ends() as ends:
+            commits._commit_each([part(number) for number in range(PARTS)], ends)
 
     return run
 
@@ -247,8 +248,10 @@ def test_an_interrupt_ends_the_wait_for_a_thousand_parts(end):
     began_s = time.monotonic()
     timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
-    call, make = (commits.abort, open_part) if end == "abort" else (commits._commit_each, part)
-    with pytest.raises(KeyboardInterrupt):
-        call([make(number) for number in range(1000)])
+    parts = [(open_part if end == "abort" else part)(number) for number in range(1000)]
+    with commits._ends() as ends:
+        call = commits.abort if end == "abort" else lambda of: commits._commit_each(of, ends)
+        with pytest.raises(KeyboardInterrupt):
+            call(parts)
     timer.join()
     assert time.monotonic() - began_s < 10

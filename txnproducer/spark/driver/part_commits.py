@@ -40,7 +40,6 @@ from txnproducer.errors import (
     KafkaTimeoutError,
 )
 from txnproducer.lease import TransactionLease
-from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.parallel_calls import at_once
 from txnproducer.spark.driver.part_ends import PartEnds, ends_of
 from txnproducer.spark.driver.replay import naming_prepared
@@ -48,7 +47,7 @@ from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
-from txnproducer.spark.ledger.producers import closing, config_for
+from txnproducer.spark.ledger.producers import config_for
 from txnproducer.spark.ledger.rules import (
     LedgerRules,
     added_up,
@@ -108,18 +107,20 @@ class PartCommits:
         ours = _checked(parts, batch_id)
         batch = LedgerBatch(batch_id, ours[0].query_id, len(ours))
         done = Runs(self.ledger, self.rules).enter_commit(batch, self.settings)
-        if is_whole(done):
-            self._leave(ours, done)
-            return
-        found = {part.partition: (part.rows, part.digest) for part in ours}
-        slots = assign_slots(batch_id, done, found, self.rules.on_replay_mismatch)
-        # All entries are added before the first transaction ends: a part that is lost shows here.
-        prepared = at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
-        # The rows of these are committed already, by an earlier attempt.
-        self._abort_committed([part for part in prepared if part.slot.is_committed])
-        self._tell("batch_before_commit", ours)
-        left = [part for part in prepared if not part.slot.is_committed]
-        self._commit_each(left)
+        with self._ends() as ends:
+            if is_whole(done):
+                self._leave(ours, done, ends)
+                return
+            found = {part.partition: (part.rows, part.digest) for part in ours}
+            slots = assign_slots(batch_id, done, found, self.rules.on_replay_mismatch)
+            # All entries are added before the first transaction ends: a part that is lost shows
+            # here.
+            prepared = self._prepare(ours, batch, slots, ends)
+            # The rows of these are committed already, by an earlier attempt.
+            self._abort_committed([part for part in prepared if part.slot.is_committed], ends)
+            self._tell("batch_before_commit", ours)
+            left = [part for part in prepared if not part.slot.is_committed]
+            self._commit_each(left, ends)
         self._tell("batch_after_commit", ours)
         _LOG.info(
             "batch %d of query %s: %d rows, %d transactions, %d replayed",
@@ -130,56 +131,65 @@ class PartCommits:
             len(done),
         )
 
-    def _leave(self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry]) -> None:
+    def _leave(
+        self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry], ends: PartEnds
+    ) -> None:
         """Leave a committed batch as it is, for any cut and numbers of its partitions now."""
         if self.rules.on_replay_mismatch != "keep":
             rows = sum(part.rows for part in parts)
             check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
         # Tasks that did not see the whole batch yet have written their rows once more.
-        self._abort_committed(parts)
+        self._abort_committed(parts, ends)
         _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
 
-    def _abort_committed(self, parts: Sequence[OpenPart | _Prepared]) -> None:
+    def _abort_committed(self, parts: Sequence[OpenPart | _Prepared], ends: PartEnds) -> None:
         """Abort parts with rows that are committed already. A failure changes nothing there."""
-        if parts:
-            with _best_effort("not all parts are aborted"), self._ends() as ends:
-                self._abort_each(parts, ends)
+        with _best_effort("not all parts are aborted"):
+            ends.begin()
+            self._abort_each(parts, ends)
 
-    def _prepare(self, part: OpenPart, batch: LedgerBatch, slot: Slot) -> _Prepared:
-        """Add the ledger's entry to a part, which also shows that the part is still alive."""
-        if part.lease is None:
-            raise BatchFailedError(
-                f"partition {part.partition} found all of batch {part.batch_id} in the ledger, and"
-                " now some of it is not there: the ledger was deleted meanwhile. Nothing was"
-                " committed"
-            )
-        entry = LedgerEntry(part.batch_id, part.query_id, batch.writers, part.rows, part.digest)
-        try:
-            with self._resumed(part.lease) as producer:
-                self.ledger.write(producer, slot.number, entry)
-                return _Prepared(part.partition, slot, producer.lease(claims=0), entry)
-        except KafkaError as error:
-            if error.recovery == "fix":
-                raise
-            raise BatchFailedError(
-                f"batch {part.batch_id}: the transaction of partition {part.partition} is lost"
-                f" ({type(error).__name__}: {error}), and nothing was committed. It took longer"
-                f" than transactionTimeout ({self.settings['transaction.timeout.ms']} ms), or"
-                " another attempt of the task or another driver has taken its id"
-                " (spark.speculation=true does not go with this data source). Start the query"
-                " again",
-                recovery="restart",
-            ) from error
+    def _prepare(
+        self,
+        parts: Sequence[OpenPart],
+        batch: LedgerBatch,
+        slots: Mapping[int, Slot],
+        ends: PartEnds,
+    ) -> list[_Prepared]:
+        """Add the ledger's entry to each part, which also shows that the part is still alive."""
+        prepared = [_prepared(part, batch, slots[part.partition]) for part in parts]
+        place = self.ledger.place
+        failed = ends.write_all(
+            (part.lease, group, place, offset)
+            for part in prepared
+            for group, offset in [self.ledger.offset_of(part.slot.number, part.entry)]
+        )
+        for part in prepared:
+            error = failed.get(part.lease.transactional_id)
+            if error is not None:
+                raise self._lost(part, error) from error
+        return prepared
 
-    def _commit_each(self, parts: Sequence[_Prepared]) -> None:
-        if not parts:
-            return
-        with self._ends() as ends:
-            failed = self._end_each(ends, parts)
-            lost = [part for part in parts if _needs_abort(failed.get(part.partition))]
-            self._abort_each(lost, ends)
-            if failed:
-                self._judge({part: failed.get(part.partition) for part in parts}, ends)
+    def _lost(self, part: _Prepared, error: KafkaError) -> KafkaError:
+        """Return the error of a batch with a part that got no entry."""
+        if error.recovery == "fix":
+            return error
+        return BatchFailedError(
+            f"batch {part.entry.batch_id}: the transaction of partition {part.partition} is lost"
+            f" ({type(error).__name__}: {error}), and nothing was committed. It took longer"
+            f" than transactionTimeout ({self.settings['transaction.timeout.ms']} ms), or"
+            " another attempt of the task or another driver has taken its id"
+            " (spark.speculation=true does not go with this data source). Start the query"
+            " again",
+            recovery="restart",
+        )
+
+    def _commit_each(self, parts: Sequence[_Prepared], ends: PartEnds) -> None:
+        ends.begin()
+        failed = self._end_each(ends, parts)
+        lost = [part for part in parts if _needs_abort(failed.get(part.partition))]
+        self._abort_each(lost, ends)
+        if failed:
+            self._judge({part: failed.get(part.partition) for part in parts}, ends)
 
     def _end_each(self, ends: PartEnds, parts: Sequence[_Prepared]) -> dict[int, KafkaError]:
         """Commit parts. Return the error of each that is not, or perhaps not, committed."""
@@ -316,12 +326,6 @@ class PartCommits:
         # The configuration needs an id, and any one of the sink will do.
         return ends_of(config_for(self.settings, self.ledger.plan_id))
 
-    @contextmanager
-    def _resumed(self, lease: TransactionLease) -> Iterator[TransactionalProducer]:
-        config = config_for(self.settings, lease.transactional_id)
-        with closing(TransactionalProducer.resume_from_config(lease, config)) as producer:
-            yield producer
-
     def _tell_part(self, name: str, part: _Prepared) -> None:
         tell(self.on_event, name, part.entry.batch_id, part.entry.rows, part.partition)
 
@@ -344,6 +348,18 @@ def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
             f"batch {batch_id}: its tasks were of {sorted(batches)}; nothing was committed"
         )
     return ours
+
+
+def _prepared(part: OpenPart, batch: LedgerBatch, slot: Slot) -> _Prepared:
+    """Return a part with the entry that it will have."""
+    if part.lease is None:
+        raise BatchFailedError(
+            f"partition {part.partition} found all of batch {part.batch_id} in the ledger, and"
+            " now some of it is not there: the ledger was deleted meanwhile. Nothing was"
+            " committed"
+        )
+    entry = LedgerEntry(part.batch_id, part.query_id, batch.writers, part.rows, part.digest)
+    return _Prepared(part.partition, slot, part.lease, entry)
 
 
 def _needs_abort(error: KafkaError | None) -> bool:

@@ -1,9 +1,9 @@
-"""The ends of a data source's parts: many transactions over few connections, in one bound of time.
+"""The entries and ends of a data source's parts: many transactions over few connections.
 
 Why it exists: a job may have thousands of parts, and its cluster may be gone. If each part had a
 time of its own, the end of the job would take hours.
 
-Owns: the deadline. Must not know: the ledger, the order of steps in a commit.
+Owns: the deadlines. Must not know: the ledger, the order of steps in a commit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.lease import TransactionLease
+from txnproducer.records import OffsetAndMetadata, TopicPartition
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, TakenId
 
 # Of the time for all, for those that are ended some at once.
@@ -27,13 +28,23 @@ class PartEnds:
 
     Args:
         client: asks the coordinators.
-        timeout_ms: for all calls together.
+        timeout_ms: for all ends together, from now on or from `begin`.
     """
 
     def __init__(self, client: CoordinatorClient, timeout_ms: int) -> None:
         self._client = client
         self._began_s = time.monotonic()
         self.timeout_ms = timeout_ms
+
+    def begin(self) -> None:
+        """Begin to count the time for all ends."""
+        self._began_s = time.monotonic()
+
+    def write_all(
+        self, offsets: Iterable[tuple[TransactionLease, str, TopicPartition, OffsetAndMetadata]]
+    ) -> dict[str, KafkaError]:
+        """Write an offset into each transaction, in a time of its own. Return the errors by id."""
+        return self._client.write_offsets(offsets, self.timeout_ms)
 
     @property
     def left_ms(self) -> int:

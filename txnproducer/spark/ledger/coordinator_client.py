@@ -1,4 +1,4 @@
-"""A client of transaction coordinators: takes many transactional ids at once, and ends them.
+"""A client of coordinators: takes many transactional ids at once, and ends their transactions.
 
     with CoordinatorClient(config) as coordinators:
         taken = coordinators.take_ids(["sink.p0", "sink.p1"], timeout_ms=30_000)
@@ -33,9 +33,15 @@ from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
-from txnproducer.records import ProducerIdAndEpoch, TransactionLease, claim_id
+from txnproducer.records import (
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionLease,
+    claim_id,
+)
 from txnproducer.spark.ledger.coordinator_steps import CoordinatorSteps
-from txnproducer.spark.ledger.id_requests import EndRequest, IdRequest, TakeRequest
+from txnproducer.spark.ledger.id_requests import EndRequest, IdRequest, OffsetRequest, TakeRequest
 
 _V2: Final = 2
 _R = TypeVar("_R", bound=IdRequest)
@@ -203,6 +209,25 @@ class CoordinatorClient:
         requests = [EndRequest(lease, is_commit=is_commit) for lease in leases]
         self._run(requests, timeout_ms)
         return {each.transactional_id: EndResult(each.error, each.producer) for each in requests}
+
+    def write_offsets(
+        self,
+        offsets: Iterable[tuple[TransactionLease, str, TopicPartition, OffsetAndMetadata]],
+        timeout_ms: int,
+    ) -> dict[str, KafkaError]:
+        """Write an offset into each of many transactions.
+
+        Args:
+            offsets: for each, the lease of its transaction, a group, a partition and the offset.
+                The ids of the leases differ.
+            timeout_ms: the deadline for all of them.
+
+        Returns:
+            The error of each transaction that may be without its offset, by id.
+        """
+        requests = [OffsetRequest(*each) for each in offsets]
+        self._run(requests, timeout_ms)
+        return {each.transactional_id: each.error for each in requests if each.error is not None}
 
     def _run(self, requests: Iterable[_R], timeout_ms: int) -> None:
         """Have requests sent, and wait until all have ended. Those that are late are given up."""

@@ -9,10 +9,12 @@ sockets, the use of an id.
 Rules:
 * A broker answers the requests of one connection one after the other. So a coordinator gets up to
   eight connections, as many as its requests need.
-* Coordinators are found by the leaders of the topic that holds their state, with one request for
-  all ids. That is a guess. If it is wrong, or the topic may not be seen, FindCoordinator decides.
+* Coordinators are found by the leaders of the topics that hold their state, with one request for
+  all ids and groups. That is a guess. If it is wrong, or a topic may not be seen, FindCoordinator
+  decides.
 * Every request may be repeated. A lost InitProducerId only costs an epoch, and a repeated EndTxn
-  under the same identity is answered like the first (KIP-98, KIP-890).
+  under the same identity is answered like the first (KIP-98, KIP-890). (An offset with
+  transactions v1 is the exception, see `OffsetRequest`.)
 * A broker may refuse EndTxn from its memory alone. Such a refusal counts when the same broker
   repeats it (see `EndTxnHandler`).
 * The deadline is the caller's. A request that was given up is not repeated, and its answer is
@@ -24,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._protocol.events import (
@@ -37,10 +40,8 @@ from txnproducer._protocol.events import (
 from txnproducer._protocol.messages import (
     BrokerNode,
     CoordinatorType,
-    EndTxnResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     MetadataRequest,
     MetadataResponse,
     Request,
@@ -48,7 +49,7 @@ from txnproducer._protocol.messages import (
 from txnproducer._shell.asking_core import AskingCore
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import Platform
-from txnproducer.admin import TRANSACTION_TOPIC, java_hash
+from txnproducer.admin import GROUP_TOPIC, TRANSACTION_TOPIC, java_hash
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     AuthenticationError,
@@ -59,9 +60,13 @@ from txnproducer.errors import (
     error_for_code,
 )
 from txnproducer.spark.ledger.broker_lanes import BrokerLanes, Waiting, node_of
-from txnproducer.spark.ledger.id_requests import IdRequest, Next
+from txnproducer.spark.ledger.id_requests import Answer, IdRequest, Next, Place
 
 _LOG = logging.getLogger(__name__)
+_TOPICS: Final = {
+    CoordinatorType.TRANSACTION: TRANSACTION_TOPIC,
+    CoordinatorType.GROUP: GROUP_TOPIC,
+}
 
 
 class CoordinatorSteps(AskingCore):
@@ -81,9 +86,9 @@ class CoordinatorSteps(AskingCore):
         super().__init__(config, client, platform)
         self.cluster_id: str | None = None
         self._brokers: dict[int, BrokerLanes] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[Place, int] = {}
         # By partition of the topic; empty until it was asked for, and where it may not be seen.
-        self._leaders: list[int] = []
+        self._leaders: dict[CoordinatorType, list[int]] = {}
         self._is_asking = self._has_asked = False
         self._lost: Waiting = deque()  # their coordinators are not known
         self._resting: list[tuple[int, IdRequest]] = []  # with the time of the next attempt
@@ -96,12 +101,12 @@ class CoordinatorSteps(AskingCore):
     def add(self, requests: Iterable[IdRequest]) -> None:
         """Queue requests."""
         for request in requests:
-            if request.transactional_id not in self._coordinators:
-                self._guess(request)
+            if request.place not in self._coordinators:
+                self._guess(request.place)
             self._place(request)
 
     def _place(self, request: IdRequest) -> None:
-        node_id = self._coordinators.get(request.transactional_id)
+        node_id = self._coordinators.get(request.place)
         if node_id is None:
             self._lost.append(request)
         else:
@@ -147,7 +152,7 @@ class CoordinatorSteps(AskingCore):
             if not self._client.is_ready(connection, now_ms):
                 return max(1, self._client.ready_delay_ms(connection, now_ms))
             self._lost.popleft()
-            find = FindCoordinatorRequest(request.transactional_id, CoordinatorType.TRANSACTION)
+            find = FindCoordinatorRequest(request.place.key, request.place.kind)
             self._send(connection, find, request, now_ms)
         return NEVER_MS
 
@@ -158,8 +163,8 @@ class CoordinatorSteps(AskingCore):
         if not self._client.is_ready(connection, now_ms):
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         self._is_asking = True
-        # Brokers create this topic by themselves, with as many partitions as they are set to.
-        ask = MetadataRequest((TRANSACTION_TOPIC,), allow_auto_topic_creation=False)
+        # Brokers create these topics by themselves, with as many partitions as they are set to.
+        ask = MetadataRequest(tuple(_TOPICS.values()), allow_auto_topic_creation=False)
         self._requests.send(connection, ask, self._on_leaders, now_ms)
         return NEVER_MS
 
@@ -229,28 +234,31 @@ class CoordinatorSteps(AskingCore):
         self.cluster_id = body.cluster_id
         for node in body.brokers:
             self._know(node)
-        leaders = {p.partition: p.leader_id for topic in body.topics for p in topic.partitions}
-        # With a gap the partitions could not be counted, and their number decides.
-        if leaders.keys() == set(range(len(leaders))):
-            self._leaders = [leaders[number] for number in range(len(leaders))]
+        partitions = {topic.topic: topic.partitions for topic in body.topics}
+        for kind, topic in _TOPICS.items():
+            leaders = {each.partition: each.leader_id for each in partitions.get(topic, ())}
+            # With a gap the partitions could not be counted, and their number decides.
+            if leaders.keys() == set(range(len(leaders))):
+                self._leaders[kind] = [leaders[number] for number in range(len(leaders))]
         lost, self._lost = self._lost, deque()
         for request in lost:
-            self._guess(request)
+            self._guess(request.place)
             self._place(request)
 
-    def _guess(self, request: IdRequest) -> None:
-        """Assume the leader of an id's partition to be its coordinator."""
-        if not self._leaders:
+    def _guess(self, place: Place) -> None:
+        """Assume the leader of an id's, or a group's, partition to be its coordinator."""
+        leaders = self._leaders.get(place.kind)
+        if not leaders:
             return
-        place = (java_hash(request.transactional_id) & 0x7FFFFFFF) % len(self._leaders)
-        if self._leaders[place] in self._brokers:
-            self._coordinators[request.transactional_id] = self._leaders[place]
+        leader = leaders[(java_hash(place.key) & 0x7FFFFFFF) % len(leaders)]
+        if leader in self._brokers:
+            self._coordinators[place] = leader
 
     def _on_end(self, request: IdRequest, response: ClientResponse, now_ms: int) -> None:
         body = response.body
         if isinstance(body, FindCoordinatorResponse):
             self._on_found(request, body, now_ms)
-        elif isinstance(body, InitProducerIdResponse | EndTxnResponse):
+        elif isinstance(body, Answer):
             self._act(request, request.take(body, self._retry_backoff_ms), now_ms)
         else:
             self._on_failure(request, response, now_ms)
@@ -261,7 +269,7 @@ class CoordinatorSteps(AskingCore):
         code = ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found.error_code
         if found is not None and code == ErrorCode.NONE:
             self._know(found.node)
-            self._coordinators[request.transactional_id] = found.node.node_id
+            self._coordinators[request.place] = found.node.node_id
             self._place(request)
             return
         error = error_for_code(code)
@@ -281,6 +289,8 @@ class CoordinatorSteps(AskingCore):
 
     def _act(self, request: IdRequest, then: Next, now_ms: int) -> None:
         """Take the step after an answer. There is none if the request has ended with it."""
+        if then.goes_on:
+            self.add([request])
         if then.error is None:
             return
         if not then.looks_up:
@@ -290,7 +300,7 @@ class CoordinatorSteps(AskingCore):
 
     def _retry(self, request: IdRequest, error: KafkaError, now_ms: int) -> None:
         """Try again after a while, at the coordinator that is looked up then."""
-        self._coordinators.pop(request.transactional_id, None)
+        self._coordinators.pop(request.place, None)
         self._rest(request, error, self._backoff.draw_ms(request.failures), now_ms)
 
     def _rest(self, request: IdRequest, error: KafkaError, wait_ms: int, now_ms: int) -> None:

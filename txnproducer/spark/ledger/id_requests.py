@@ -1,4 +1,6 @@
-"""A request about one transactional id, through all its attempts: to take the id, or to end one.
+"""A request about one transactional id, through all its attempts.
+
+It takes the id, ends its transaction, or writes an offset into that.
 
 Owns: the requests, the verdicts on their answers, the errors that callers get. Must not know:
 connections, coordinators' addresses, time.
@@ -7,7 +9,7 @@ connections, coordinators' addresses, time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.from_memory import NEW_TERM, may_be_from_memory
@@ -18,20 +20,42 @@ from txnproducer._core.transactions.handler import (
 from txnproducer._core.transactions.verdicts import Action
 from txnproducer._protocol.backoff import doubled
 from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    CoordinatorType,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     Request,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
+    DisconnectError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     error_for_code,
 )
-from txnproducer.records import ProducerIdAndEpoch, TransactionLease
+from txnproducer.records import (
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionLease,
+)
+
+Answer: TypeAlias = (
+    InitProducerIdResponse | EndTxnResponse | AddOffsetsToTxnResponse | TxnOffsetCommitResponse
+)
+
+
+class Place(NamedTuple):
+    """A coordinator, by the key that it is looked up with."""
+
+    kind: CoordinatorType
+    key: str
 
 
 class Next(NamedTuple):
@@ -41,11 +65,13 @@ class Next(NamedTuple):
         error: of the answer, if the request has to be repeated; None if it has ended.
         looks_up: whether the coordinator has to be looked up before.
         wait_ms: the time until the repetition, if the coordinator stays.
+        goes_on: whether another request follows, to another coordinator.
     """
 
     error: KafkaError | None = None
     looks_up: bool = False
     wait_ms: int = 0
+    goes_on: bool = False
 
 
 _ENDED: Final = Next()
@@ -58,6 +84,7 @@ class IdRequest(ABC):
         transactional_id: the id.
 
     Attributes:
+        place: the coordinator that the next attempt goes to.
         is_over: whether it is answered, or was given up.
         error: the reason for its failure; None if there is none.
         producer: the identity in a successful answer; NONE if the answer has none.
@@ -66,6 +93,7 @@ class IdRequest(ABC):
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
+        self.place = Place(CoordinatorType.TRANSACTION, transactional_id)
         self.is_over = False
         self.error: KafkaError | None = None
         self.producer = ProducerIdAndEpoch.NONE
@@ -78,7 +106,7 @@ class IdRequest(ABC):
         """Return the request for an attempt at a broker."""
 
     @abstractmethod
-    def take(self, answer: InitProducerIdResponse | EndTxnResponse, retry_backoff_ms: int) -> Next:
+    def take(self, answer: Any, retry_backoff_ms: int) -> Next:
         """Take in an answer, and return the next step."""
 
     @abstractmethod
@@ -144,7 +172,7 @@ class TakeRequest(IdRequest):
         """Return the request for an attempt at a broker."""
         return self._request
 
-    def take(self, answer: InitProducerIdResponse | EndTxnResponse, retry_backoff_ms: int) -> Next:
+    def take(self, answer: InitProducerIdResponse, retry_backoff_ms: int) -> Next:
         """Take in an answer, and return the next step."""
         if answer.error_code == ErrorCode.NONE:
             return self._succeed(answer.producer_id, answer.producer_epoch)
@@ -192,7 +220,7 @@ class EndRequest(IdRequest):
         if body is self._request:
             self._is_out, self._may_be_done = False, True
 
-    def take(self, answer: InitProducerIdResponse | EndTxnResponse, retry_backoff_ms: int) -> Next:
+    def take(self, answer: EndTxnResponse, retry_backoff_ms: int) -> Next:
         """Take in an answer, and return the next step."""
         self._is_out = False
         code = answer.error_code
@@ -219,3 +247,67 @@ class EndRequest(IdRequest):
             unknown.__cause__ = error
             error = unknown
         super().fail(error)
+
+
+class OffsetRequest(IdRequest):
+    """Writes an offset of a group into the transaction of a lease.
+
+    With transactions v1 AddOffsetsToTxn comes first; with v2 the group's coordinator adds the
+    group to the transaction by itself (KIP-890).
+
+    Args:
+        lease: of the transaction.
+        group_id: of the group.
+        place: the partition of the offset.
+        offset: with its metadata.
+    """
+
+    def __init__(
+        self,
+        lease: TransactionLease,
+        group_id: str,
+        place: TopicPartition,
+        offset: OffsetAndMetadata,
+    ) -> None:
+        super().__init__(lease.transactional_id)
+        self._group_id = group_id
+        self._is_v2 = lease.is_transaction_v2
+        identity = (lease.producer.producer_id, lease.producer.producer_epoch)
+        self._add = AddOffsetsToTxnRequest(lease.transactional_id, *identity, group_id)
+        self._commit = TxnOffsetCommitRequest(
+            lease.transactional_id,
+            group_id,
+            *identity,
+            ((place, offset),),
+            is_transaction_v2_enabled=self._is_v2,
+        )
+        if self._is_v2:
+            self._go_to_the_group()
+
+    def _go_to_the_group(self) -> None:
+        self.place = Place(CoordinatorType.GROUP, self._group_id)
+
+    def begin_attempt(self, node_id: int) -> Request:  # noqa: ARG002 - the same for all brokers
+        """Return the request for an attempt at a broker."""
+        return self._commit if self.place.kind is CoordinatorType.GROUP else self._add
+
+    def take(
+        self, answer: AddOffsetsToTxnResponse | TxnOffsetCommitResponse, retry_backoff_ms: int
+    ) -> Next:
+        """Take in an answer, and return the next step."""
+        if isinstance(answer, AddOffsetsToTxnResponse):
+            if answer.error_code == ErrorCode.NONE:
+                self._go_to_the_group()
+                return Next(goes_on=True)
+            return self._judge(verdicts.ADD_OFFSETS_TO_TXN, answer.error_code, retry_backoff_ms)
+        [result] = answer.results
+        if result.error_code == ErrorCode.NONE:
+            return self._succeed(-1, -1)
+        return self._judge(verdicts.TXN_OFFSET_COMMIT, result.error_code, retry_backoff_ms)
+
+    def note_lost(self, body: Request) -> None:
+        """Note that a request was sent and has no answer. The broker may have acted on it."""
+        # With v1 nothing in a late copy says that its transaction is over. It would leave an
+        # offset that is undecided, and readers of the ledger would wait for it.
+        if body is self._commit and not self._is_v2:
+            self.fail(DisconnectError("the answer to the ledger's entry was lost"))

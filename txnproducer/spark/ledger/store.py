@@ -281,7 +281,11 @@ class Ledger:
 
     def write(self, writer: RecordWriter, partition: int, entry: LedgerEntry) -> None:
         """Add the entry of a partition to the writer's open transaction."""
-        self._write(writer, self.group(partition), dated(entry).stored())
+        self._write(writer, *self.offset_of(partition, entry))
+
+    def offset_of(self, partition: int, entry: LedgerEntry) -> tuple[str, OffsetAndMetadata]:
+        """Return the group and the offset that store the entry of a partition."""
+        return self.group(partition), dated(entry).stored()
 
     def write_plan(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
         """Add the plan to the producer's open transaction."""
