@@ -7,7 +7,8 @@ time of this process, which does not hold the broker's work on the same machine.
 
 Columns: the look at all entries, as before each batch of "partition" once, and the look at the
 plan alone; the claims of all parts, as taken for each batch of "prepared" once; a decision about
-all parts; their ends.
+all parts; the entries of all parts, each in its own transaction, as the data source writes them;
+the parts' ends.
 """
 
 from __future__ import annotations
@@ -46,23 +47,36 @@ def _measure(servers: str, count: int) -> list[tuple[float, float]]:
     leases = ids.lease(range(count), settings)
     claims = [(lease.transactional_id, 0) for lease in leases.values()]
     batch = LedgerBatch(1, "query", count)
+    entry = LedgerEntry(1, "query", count, 5, "1" * 32)
     parts = {slot: lease.producer for slot, lease in leases.items()}
     with TransactionalProducer(servers, ledger.plan_id) as planner:
         planner.init_transactions()
         with planner.transaction():
             ledger.write_plan(planner, PlanEntry(1, "query", count))
             for slot in range(count):
-                ledger.write(planner, slot, LedgerEntry(1, "query", count, 5, "1" * 32))
+                ledger.write(planner, slot, entry)
 
         def decide() -> None:
             with planner.transaction():
                 ledger.write_decision(planner, Decision(1, batch, True, parts))
 
+        client = ids._client_of(settings)
+
+        def write_entries() -> None:
+            offsets = [
+                (lease, group, ledger.place, offset)
+                for slot, lease in leases.items()
+                for group, offset in [ledger.offset_of(slot, entry)]
+            ]
+            if failed := client.write_offsets(offsets, 60_000):
+                raise next(iter(failed.values()))
+
         found = [
             _timed(lambda: ledger.look(range(count))),
             _timed(ledger.look),
-            _timed(lambda: ids._client_of(settings).take_claims(claims, 60_000)),
+            _timed(lambda: client.take_claims(claims, 60_000)),
             _timed(decide),
+            _timed(write_entries),
             _timed(lambda: ids.end(leases, settings, is_commit=False)),
         ]
     ids.close()
@@ -71,8 +85,8 @@ def _measure(servers: str, count: int) -> list[tuple[float, float]]:
 
 def main(counts: list[int]) -> None:
     """Print a row for each number of partitions."""
-    print("| partitions | all entries | the plan | claims | a decision | ends |")
-    print("|--:|--:|--:|--:|--:|--:|", flush=True)
+    print("| partitions | all entries | the plan | claims | a decision | entries | ends |")
+    print("|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     with EmbeddedKafka() as kafka:
         kafka.create_topic("orders")
         for count in counts:

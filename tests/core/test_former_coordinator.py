@@ -29,8 +29,6 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import (
     ErrorCode,
     IllegalStateError,
-    InvalidTxnStateError,
-    TransactionAbortedError,
 )
 from txnproducer.records import TransactionLease
 
@@ -241,108 +239,19 @@ def test_a_partition_in_doubt_keeps_the_way_by_which_nothing_may_have_begun():
     assert abort.is_successful
 
 
-# --- a transaction that has begun in a broker's memory alone ------------------------------------
-
-
-def refused_elsewhere(*, is_commit, can_bump=True, begun_at_both=False):
-    """Return a driver and the result of its end. OTHER, which is asked now, knows of no begin."""
-    driver = TxnDriver(version=1, can_bump=can_bump)
-    driver.begin()
-    transact(driver, is_commit=True)
-    driver.add_partition()
-    if begun_at_both:
-        driver.manager.maybe_add_partition(TP1)
-        assert isinstance(driver.take(), AddPartitionsToTxnRequest)
-        driver.reply(ErrorCode.NOT_COORDINATOR)
-        find(driver, OTHER)
-        driver.expect(AddPartitionsToTxnRequest)
-    result = end(driver, is_commit=is_commit)
-    if not begun_at_both:
-        driver.manager.requests.handle_coordinator_disconnected(NODE.node_id)
-        find(driver, OTHER)
-    return driver, result
-
-
-def refuse(driver, times=2):
-    """Refuse the end as a coordinator does that knows of no open transaction."""
-    for number in range(times):
-        if number:
-            find(driver, OTHER)
-        driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
-
-
-def test_an_abort_of_what_is_not_open_at_the_coordinator_succeeds():
-    driver, abort = refused_elsewhere(is_commit=False)
-    refuse(driver)
-    bump = driver.expect(InitProducerIdRequest, producer=NEXT)
-    assert bump.producer_epoch == PRODUCER.producer_epoch
-    assert abort.is_successful
-    assert driver.manager.progress.outcome == "aborted"
-    assert driver.state is S.READY
-
-
-def test_a_commit_of_what_is_not_open_at_the_coordinator_asks_for_an_abort():
-    driver, commit = refused_elsewhere(is_commit=True)
-    refuse(driver)
-    assert isinstance(commit.error, InvalidTxnStateError)
-    assert commit.error.recovery == "abort"
-    assert driver.manager.machine.has_abortable_error
-    abort = end(driver, is_commit=False)
-    refuse(driver)
-    driver.expect(InitProducerIdRequest, producer=NEXT)
-    assert abort.is_successful
-    assert driver.state is S.READY
-
-
-def test_a_commit_that_was_given_up_before_it_was_refused_so_is_aborted():
-    driver, commit = refused_elsewhere(is_commit=True)
-    refuse(driver, times=1)
-    find(driver, OTHER)
-    assert driver.take().is_commit
-    abort = end(driver, is_commit=False)
-    driver.reply(ErrorCode.INVALID_TXN_STATE)
-    refuse(driver, times=1)  # this broker has repeated its refusal already
-    driver.expect(InitProducerIdRequest, producer=NEXT)
-    assert isinstance(commit.error, TransactionAbortedError)
-    assert abort.is_successful
-
-
-@either_end
-def test_a_transaction_that_has_begun_at_the_coordinator_and_is_not_open_there_is_lost(is_commit):
-    driver, result = refused_elsewhere(is_commit=is_commit, begun_at_both=True)
-    refuse(driver)
-    assert isinstance(result.error, InvalidTxnStateError)
-    assert driver.state is S.FATAL_ERROR
-
-
-@either_end
-def test_where_epochs_cannot_be_raised_what_is_not_open_is_lost(is_commit):
-    driver, result = refused_elsewhere(is_commit=is_commit, can_bump=False)
-    refuse(driver)
-    assert isinstance(result.error, InvalidTxnStateError)
-    assert driver.state is S.FATAL_ERROR
-
-
-def test_a_transaction_that_another_process_may_have_committed_is_not_taken_for_aborted():
+@pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_two_refusals_that_differ_are_of_two_terms(code):
+    # No memory of a broker refuses one identity in two ways.
     driver = TxnDriver(version=1)
-    lease = TransactionLease("t", PRODUCER, False, (), is_started=True, cluster_id=None)
-    driver.manager.leasing.resume(lease)
-    abort = end(driver, is_commit=False)
-    for _ in range(2):
-        driver.expect(FindCoordinatorRequest)
-        driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
-    assert isinstance(abort.error, InvalidTxnStateError)
-    assert driver.state is S.FATAL_ERROR
-
-
-def test_a_lost_commit_has_succeeded_if_its_abort_is_refused_so():
-    driver, commit = refused_elsewhere(is_commit=True)
+    driver.begin()
+    driver.add_partition()
+    commit = end(driver, is_commit=True)
     assert isinstance(driver.take(), EndTxnRequest)
-    driver.fail(ResponseFailure.TIMED_OUT)
     abort = end(driver, is_commit=False)
-    find(driver, OTHER)
-    refuse(driver)
-    assert driver.expect(EndTxnRequest).is_commit
-    driver.expect(InitProducerIdRequest, producer=NEXT)  # the proof
-    assert commit.is_successful
-    assert isinstance(abort.error, IllegalStateError)
+    driver.reply(code)
+    find(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    find(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
+    assert not commit.is_completed
+    assert not abort.is_completed

@@ -104,7 +104,7 @@ class EndTxnHandler(TxnRequestHandler):
         self._lost_commits = 0
         self._has_lost_abort = False
         self._asked_before: BrokerNode | None = None
-        self._has_refused = False
+        self._refusal_before: int | None = None
         # Whether a commit was answered, while the broker has yet to prove its word.
         self._unproven: bool | None = None
         self._is_proving = False
@@ -173,7 +173,7 @@ class EndTxnHandler(TxnRequestHandler):
         if self.asked != self._asked_before:
             # A broker that has become the coordinator again may resign a second time. And another
             # one may not know the end, and abort the transaction for the new epoch.
-            self._asked_before, self._has_refused, self._unproven = self.asked, False, None
+            self._asked_before, self._refusal_before, self._unproven = self.asked, None, None
         self._is_proving = self._unproven is not None
         if self._is_proving:
             return InitProducerIdRequest(
@@ -254,9 +254,6 @@ class EndTxnHandler(TxnRequestHandler):
             # No doubt about the outcome: the coordinator judges before it writes.
             self._retry(looks_up=True)
             return
-        if is_unknown and not self._may_be_open_here():
-            # Its abort can go on with a new epoch.
-            verdict, has_not_begun = Verdict(Action.ABORTABLE), not was_commit
         self._forget(code)
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if may_have_taken_effect(verdict, code):
@@ -295,25 +292,14 @@ class EndTxnHandler(TxnRequestHandler):
         if not may_be_from_memory(code, is_commit=was_commit, is_v2=is_v2):
             return False
         # CONCURRENT_TRANSACTIONS in between says nothing: fenced producers get it, too.
-        had_refused, self._has_refused = self._has_refused, True
-        return not had_refused
-
-    def _may_be_open_here(self) -> bool:
-        """Return whether INVALID_TXN_STATE (v1) may tell of a loss, or of a commit."""
-        # Otherwise another broker alone has told of the begin, perhaps from its memory of the
-        # transaction before.
-        return (
-            not self._actions.identity.must_bump_from_client
-            or self._actions.is_shared
-            or self._lost_commits > 0
-            or self._actions.has_begun_at(self.asked)
-        )
+        before, self._refusal_before = self._refusal_before, code
+        return before != code
 
     def _forget(self, code: int) -> None:
         """Forget the broker's words if it was not the coordinator, or has loaded its log."""
         if code not in NEW_TERM:
             return
-        self._has_refused = False
+        self._refusal_before = None
         if self.asked == self._proof_lost_at:
             self._proof_lost_at = None
 

@@ -11,7 +11,7 @@ A producer may fail for good
   its own arrived late, the coordinator kept a write that it had refused, or the transactions are
   shared. Or two answers were lost after the last epoch (see `excuses`). Or one answer to its
   request for the next epoch was lost and the coordinator has moved: the log does not tell the new
-  one who asked
+  one who asked. Or a former coordinator has told of a begin from its memory
   But never because only a coordinator that had resigned refused an end
 * because access was refused during its life; a refused login counts only if that broker was needed
 * because of an unexpected error of the broker: the coordinator failed during a write, or the
@@ -107,6 +107,10 @@ def _is_asker_forgotten(process: Process) -> bool:
     return process.world.is_asker_forgotten(process.manager.identity.producer_id_and_epoch)
 
 
+def _is_misled(process: Process) -> bool:
+    return process.manager.identity.producer_id_and_epoch in process.world.cluster.misled
+
+
 def _is_access_refused(process: Process) -> bool:
     return process.world.cluster.counts["refused"] > 0
 
@@ -140,6 +144,7 @@ _REASONS: Final[tuple[tuple[type[KafkaError], str, Callable[[Process], bool]], .
     (InvalidPidMappingError, "", _is_overtaken),
     (KafkaError, "INVALID_PRODUCER_ID_MAPPING", _is_overtaken),
     (InvalidTxnStateError, "", _is_disturbed),
+    (InvalidTxnStateError, "", _is_misled),
     (AuthorizationError, "", _is_access_refused),
     (KafkaError, "TOPIC_AUTHORIZATION_FAILED", _is_access_refused),
     (AuthenticationError, "", _is_login_refused),

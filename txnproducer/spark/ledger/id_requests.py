@@ -204,13 +204,14 @@ class EndRequest(IdRequest):
             is_commit,
             lease.is_transaction_v2,
         )
-        self._is_out = self._may_be_done = self._has_refused = False
+        self._is_out = self._may_be_done = False
+        self._refusal_before: int | None = None
         self._asked: int | None = None
 
     def begin_attempt(self, node_id: int) -> Request:
         """Return the request for an attempt at a broker."""
         if node_id != self._asked:
-            self._asked, self._has_refused = node_id, False
+            self._asked, self._refusal_before = node_id, None
         self._is_out = True
         return self._request
 
@@ -227,11 +228,11 @@ class EndRequest(IdRequest):
         if code == ErrorCode.NONE:
             return self._succeed(answer.producer_id, answer.producer_epoch)
         if may_be_from_memory(code, is_commit=self._is_commit, is_v2=self._is_v2):
-            had_refused, self._has_refused = self._has_refused, True
-            if not had_refused:
+            before, self._refusal_before = self._refusal_before, code
+            if before != code:
                 return Next(error_for_code(code), looks_up=True)
         if code in NEW_TERM:
-            self._has_refused = False
+            self._refusal_before = None
         table = verdicts.END_TXN_COMMIT if self._is_commit else verdicts.END_TXN_ABORT
         if may_have_taken_effect(table.judge(code), code):
             self._may_be_done = True
