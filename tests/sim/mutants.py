@@ -270,7 +270,7 @@ MUTANTS = (
     Mutant(
         "one-fence-is-enough",
         "_core/transactions/end_txn.py",
-        "        return not had_refused",
+        "        return before != code",
         "        return False",
         "a coordinator that says that the producer is fenced is right",
     ),
