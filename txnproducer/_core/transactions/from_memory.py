@@ -4,7 +4,7 @@ Why it exists: a broker that was replaced as the coordinator, and does not know 
 whatever needs no write. Owns: the codes of such refusals, and those by which a broker says that it
 has forgotten. Must not know: requests, states.
 
-It judges by its memory before it would write, and so may refuse:
+The broker judges by its memory before it would write, and so it may refuse:
 * PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before EndTxn v2) or, after the last epoch,
   INVALID_PRODUCER_ID_MAPPING: it takes an identity that it has not seen for a foreign one. With v2
   its log may have refused to complete the previous transaction.
