@@ -11,7 +11,7 @@ from txnproducer.lease import TransactionLease, TransactionParticipant
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.driver import part_ids
 from txnproducer.spark.driver.part_ids import PartIds
-from txnproducer.spark.ledger.coordinator_client import CoordinatorClient
+from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, TakenId
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.testing import InMemoryKafka
 
@@ -117,19 +117,29 @@ def test_ids_that_were_let_go_have_no_known_claims(kafka, ids, settings, asked):
     assert len(asked) == 2
 
 
+@pytest.fixture
+def of_no_broker():
+    """Return ids of a cluster that refuses each connection, and settings."""
+    ids = PartIds(Ledger("127.0.0.1:1", "sink", "orders", {}))
+    yield ids, {"bootstrap.servers": "127.0.0.1:1"}
+    ids.close()
+
+
+def leases_of(slots):
+    return {
+        slot: TransactionLease(f"sink.p{slot}", ProducerIdAndEpoch(slot, 1), True, ())
+        for slot in slots
+    }
+
+
 @pytest.mark.parametrize(
     ("is_commit", "advice"),
     [(True, "ends those that are decided"), (False, "start aborts them")],
     ids=["commit", "abort"],
 )
-def test_an_end_without_an_answer_says_how_many_parts_are_left(is_commit, advice):
-    # Of no broker: whatever connects is refused.
-    settings = {"bootstrap.servers": "127.0.0.1:1"}
-    ids = PartIds(Ledger("127.0.0.1:1", "sink", "orders", {}))
-    leases = {
-        slot: TransactionLease(f"sink.p{slot}", ProducerIdAndEpoch(slot, 1), True, ())
-        for slot in range(1000)
-    }
+def test_an_end_without_an_answer_says_how_many_parts_are_left(of_no_broker, is_commit, advice):
+    ids, settings = of_no_broker
+    leases = leases_of(range(1000))
     began_s = time.monotonic()
     with pytest.raises(KafkaTimeoutError) as found:
         ids.end(leases, settings, is_commit=is_commit, timeout_ms=300)
@@ -138,4 +148,21 @@ def test_an_end_without_an_answer_says_how_many_parts_are_left(is_commit, advice
     assert text.startswith("1000 of 1000 parts were not ")
     assert "The first one is part 0: no answer about transactional id 'sink.p0'" in text
     assert advice in text
-    ids.close()
+
+
+@pytest.mark.parametrize("call", ["take", "lease", "end"])
+def test_each_call_takes_max_block_ms_by_default(of_no_broker, call):
+    ids, settings = of_no_broker
+    settings["max.block.ms"] = "300"
+    calls = {
+        "take": lambda: ids.take(SLOTS, settings),
+        "lease": lambda: ids.lease(SLOTS, settings),
+        "end": lambda: ids.end(leases_of(SLOTS), settings, is_commit=True),
+    }
+    ids._taken = {
+        slot: TakenId(f"sink.p{slot}", ProducerIdAndEpoch(slot, 0), True) for slot in SLOTS
+    }
+    began_s = time.monotonic()
+    with pytest.raises(KafkaTimeoutError):
+        calls[call]()
+    assert time.monotonic() - began_s < 5

@@ -8,10 +8,22 @@ from dataclasses import replace
 import pytest
 
 from tests.core.sharing import a_lease
+from tests.spark.coordinator.leases import (
+    IDS,
+    PATIENCE_MS,
+    abort,
+    commit,
+    errors,
+    leased,
+    made,
+    take,
+    values,
+    write,
+    written,
+)
 from tests.waiting import becomes_true
 from txnproducer._core.transactions.commit_evidence import LAST_EPOCH
 from txnproducer._protocol.messages import EndTxnResponse
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     ClaimRefusedError,
     CommitOutcomeUnknownError,
@@ -25,87 +37,8 @@ from txnproducer.lease import TransactionParticipant
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.ledger.broker_lanes import MOST_CONNECTIONS
-from txnproducer.spark.ledger.coordinator_client import CoordinatorClient, TakenId
+from txnproducer.spark.ledger.coordinator_client import TakenId
 from txnproducer.spark.ledger.id_requests import EndRequest
-from txnproducer.testing import InMemoryKafka
-
-PATIENCE_MS = 10_000
-IDS = [f"sink.p{number}" for number in range(20)]
-
-
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
-def version(request):
-    return request.param
-
-
-@pytest.fixture
-def kafka(version):
-    with InMemoryKafka({"orders": 20}, nodes=3, transaction_version=version) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(kafka):
-    with made(kafka.listen()) as one:
-        yield one
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    def threads():
-        return {each for each in threading.enumerate() if each.name.startswith("txnproducer")}
-
-    before = threads()
-    yield
-    becomes_true(lambda: threads() <= before)
-    assert threads() <= before
-
-
-def made(servers, **settings):
-    settings = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, **settings}
-    return CoordinatorClient(
-        ProducerConfig.build(bootstrap_servers=servers, transactional_id="unused", **settings)
-    )
-
-
-def take(client, ids=IDS, timeout_ms=PATIENCE_MS):
-    return client.take_ids(ids, timeout_ms)
-
-
-def commit(client, leases, timeout_ms=PATIENCE_MS):
-    return client.end_ids(leases, is_commit=True, timeout_ms=timeout_ms)
-
-
-def abort(client, leases, timeout_ms=PATIENCE_MS):
-    return client.end_ids(leases, is_commit=False, timeout_ms=timeout_ms)
-
-
-def leased(client, ids=IDS):
-    taken = take(client, ids)
-    claims = client.take_claims([(name, 0) for name in ids], PATIENCE_MS)
-    return [taken[name].lease([claims[name, 0]]) for name in ids]
-
-
-def write(lease, number, servers):
-    with TransactionParticipant(lease, 0, servers) as part:
-        part.send("orders", b"%d" % number, partition=number)
-        return part.receipt()
-
-
-def written(client, servers, ids=IDS):
-    leases = leased(client, ids)
-    for number, lease in enumerate(leases):
-        write(lease, number, servers)
-    return leases
-
-
-def values(kafka, **how):
-    return sorted(int(record.value) for record in kafka.records("orders", **how))
-
-
-def errors(ends):
-    return {type(end.error) for end in ends.values()}
-
 
 # --- the usual ways ------------------------------------------------------------------------------
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spark.test_coordinator_client import (
+from tests.spark.coordinator.leases import (
     IDS,
     PATIENCE_MS,
     abort,
     commit,
     errors,
-    made,
-    nothing_is_left,  # noqa: F401 - a fixture of each test here
     written,
 )
 from tests.waiting import becomes_true
@@ -22,26 +20,8 @@ from txnproducer.errors import (
     ProducerFencedError,
 )
 from txnproducer.records import OffsetAndMetadata, TopicPartition
-from txnproducer.testing import InMemoryKafka
 
 PLACE = TopicPartition("orders", 0)
-
-
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
-def version(request):
-    return request.param
-
-
-@pytest.fixture
-def kafka(version):
-    with InMemoryKafka({"orders": 20}, nodes=3, transaction_version=version) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(kafka):
-    with made(kafka.listen()) as one:
-        yield one
 
 
 def group(name):
