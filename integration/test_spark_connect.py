@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import warnings
@@ -15,6 +16,7 @@ import txnproducer.spark
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import ExactlyOnceKafkaSink
+from txnproducer.spark.driver import small_batches
 from txnproducer.testing import EmbeddedKafka
 
 pytest.importorskip("grpc", reason="Spark Connect is not installed (extra `connect`)")
@@ -177,13 +179,14 @@ def test_named_runs_are_written_once_in_any_order(spark, kafka, topic, wait_for,
     wait_for(40)
 
 
-def test_the_driver_writes_small_batches(spark, make_sink, wait_for):
+def test_the_driver_writes_small_batches(spark, make_sink, wait_for, monkeypatch):
+    monkeypatch.setattr(small_batches, "_TRIED_AFTER_S", math.inf)
     sink = make_sink(driver_rows=20)
     sizes, by_driver, first = (20, 0, 21, 10, 10), [], 0
     for number, size in enumerate(sizes):
         by_driver.append(sink.write(frame(spark, size, first=first), number).is_by_driver)
         first += size
-    assert by_driver == [True, True, False, False, True]
+    assert by_driver == [True, True, False, True, True]
     wait_for(sum(sizes))
     sink.close()
 

@@ -19,8 +19,8 @@ from integration.benchmarks_spark.works import (
     Frame,
     Target,
     batches_of,
+    frame_before,
     frames,
-    other_kind,
     writers,
 )
 
@@ -89,9 +89,19 @@ def test_every_target_is_about_a_frame_that_is_written() -> None:
         assert {target.writer, target.beside} <= set(took_part)
 
 
-def test_a_guess_is_wrong_after_a_batch_of_the_other_kind() -> None:
-    assert other_kind(Frame(10_000)).rows > 10_000
-    assert other_kind(Frame(10_001)).rows <= 10_000
+@pytest.mark.parametrize(("rows", "is_small"), [(10_000, True), (10_001, False)])
+def test_a_guess_is_wrong_after_a_batch_of_the_other_kind(rows: int, is_small: bool) -> None:
+    before = [frame_before(Frame(rows), writer) for writer in (OURS[0], WRONG_GUESS[0])]
+    assert [each is not None and each.rows <= 10_000 for each in before] == [
+        is_small,
+        not is_small,
+    ]
+
+
+def test_all_writers_of_a_wrong_guess_have_a_batch_before_and_no_others() -> None:
+    assert frame_before(Frame(100), SPARK) == Frame(100)
+    assert frame_before(Frame(1_000), SPARK) is None
+    assert frame_before(Frame(1_000, 1_000, by_tasks=True), SPARK) is None
 
 
 def test_without_its_connector_sparks_own_sink_takes_no_part() -> None:

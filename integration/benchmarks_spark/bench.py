@@ -28,7 +28,7 @@ from integration.benchmarks_spark.works import (
     WRONG_GUESS,
     Frame,
     batches_of,
-    other_kind,
+    frame_before,
 )
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.spark.driver.frames import partitions_of
@@ -144,8 +144,8 @@ class Bench:
                     *turns[number % len(turns) :],
                     *turns[: number % len(turns)],
                 ]:
-                    if each.writer in WRONG_GUESS:
-                        before = other_kind(each.frame)
+                    before = frame_before(each.frame, each.writer)
+                    if before is not None:
                         writing.batch(before, self._cached(before))
                     ms = writing.batch(each.frame, self._cached(each.frame))
                     if number >= warm:

@@ -41,9 +41,17 @@ class Frame:
 LARGE, SMALL = Frame(2 * DRIVER_ROWS), Frame(100)
 
 
-def other_kind(frame: Frame) -> Frame:
-    """Return the frame after which the guess about another one is wrong."""
-    return LARGE if frame.rows <= DRIVER_ROWS else SMALL
+def frame_before(frame: Frame, writer: str) -> Frame | None:
+    """Return the frame that is written right before one, without being measured.
+
+    After one of the other kind the guess is wrong. Where that is measured, each batch has another
+    one right before it, so that they differ by the guess alone: after a pause Spark is quicker.
+    """
+    if frame.by_tasks or frame.rows not in _GUESSED_WRONG:
+        return None
+    if writer in WRONG_GUESS:
+        return LARGE if frame.rows <= DRIVER_ROWS else SMALL
+    return frame
 
 
 LONG_ROWS = 2_000_000

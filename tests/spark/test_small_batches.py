@@ -78,6 +78,54 @@ def test_a_bound_that_is_given_is_a_hint_for_the_first_batch(reads):
     assert reads == [(5, False)]
 
 
+@pytest.fixture
+def results(monkeypatch, reads):
+    """Return the results of the next reads. Those after them find too many rows."""
+    left: list[list[str]] = []
+
+    def read(frame, most_rows, *, in_one_task):
+        reads.append((most_rows, in_one_task))
+        return left.pop(0) if left else None
+
+    monkeypatch.setattr(small_batches, "read_few", read)
+    return left
+
+
+def tried(small, reads, batches, seconds=0.2):
+    """Return which of some batches are read, each after one of many rows and some seconds."""
+    found = []
+    for number in range(batches):
+        small.note(DRIVER_ROWS + 1, 0, seconds)
+        before = len(reads)
+        small.read(FRAME)
+        found += [number] * (len(reads) - before)
+    return found
+
+
+def test_the_more_tries_have_failed_the_more_seldom_a_batch_after_a_large_one_is_tried(
+    reads, results
+):
+    assert tried(SmallBatches(None), reads, 40) == [0, 1, 3, 7, 15, 31]
+
+
+def test_a_small_batch_after_a_large_one_is_found_and_the_next_ones_are_tried_at_once(
+    reads, results
+):
+    small = SmallBatches(None)
+    assert tried(small, reads, 15) == [0, 1, 3, 7]
+    small.note(DRIVER_ROWS + 1, 0, 0.2)
+    results.append(ROWS)
+    assert small.read(FRAME) is ROWS
+    assert tried(small, reads, 4) == [0, 1, 3]
+
+
+def test_a_batch_after_one_of_seconds_or_of_an_unknown_time_is_not_tried(reads, results):
+    small = SmallBatches(None)
+    assert tried(small, reads, 3, seconds=1.1) == []
+    assert tried(small, reads, 3, seconds=None) == []
+    assert tried(small, reads, 1) == [0]
+
+
 def test_a_bound_of_zero_leaves_every_batch_to_tasks(reads):
     small = SmallBatches(0)
     small.note(0)
@@ -160,7 +208,8 @@ def test_a_whole_batch_of_few_large_rows_is_not_read_twice_again_and_again(monke
         whole.transactions.last = replace(ENTRY, rows=1_000)
         return [large], None
 
-    whole._write(BATCH, time.monotonic(), write, list, is_by_driver=False)
+    # After a batch of seconds no other one is tried.
+    whole._write(BATCH, time.monotonic() - 2, write, list, is_by_driver=False)
     whole.check(BATCH.batch_id + 1, "query")
     assert whole._small.read(FRAME) is None
 

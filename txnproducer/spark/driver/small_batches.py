@@ -7,6 +7,10 @@ Owns: the guess, and the choice of the quicker way to read. Must not know: how r
 they are written.
 
 Rules:
+* A batch after one that tasks wrote is mostly large. The driver tries it nevertheless, the more
+  seldom the more tries have failed, since a small one by tasks takes several times as long. It
+  does not try after a batch of seconds: there the frame's own work may be dear, and it would be
+  done twice.
 * A read that fails is a wrong guess: tasks report an error of the frame as Spark does. Only a stop
   ends the batch.
 * One task reads a small frame soonest: Spark starts each task for some milliseconds. But it does
@@ -30,6 +34,8 @@ _LOG = logging.getLogger(__name__)
 DRIVER_ROWS: Final = 10_000
 # A read by many tasks that took longer had work to do, which one task would do alone.
 _QUICK_S: Final = 0.1
+# A batch by tasks that took longer had so much work that a try is not worth it.
+_TRIED_AFTER_S: Final = 1.0
 _FADES: Final = 0.98
 
 
@@ -46,6 +52,10 @@ class SmallBatches:
         self._is_small = driver_rows is not None
         self._row_bytes = 0
         self._has_noted = False
+        # How long the last batch took; None if that is not known.
+        self._last_s: float | None = None
+        self._failed_reads = 0
+        self._since_failure = 0
         # How long the last read took, by whether it was in one task.
         self._seconds: dict[bool, float] = {}
 
@@ -56,9 +66,10 @@ class SmallBatches:
             self.note(rows)
             self._has_noted = False
 
-    def note(self, rows: int, size_bytes: int = 0) -> None:
-        """Note the last batch: its rows, and their bytes if they are known."""
+    def note(self, rows: int, size_bytes: int = 0, seconds: float | None = None) -> None:
+        """Note the last batch: its rows, and their bytes and its time if they are known."""
         self._has_noted = True
+        self._last_s = seconds
         self._is_small = rows <= self._most and size_bytes <= MOST_BYTES
         if rows and size_bytes:
             self._row_bytes = size_bytes // rows
@@ -72,7 +83,7 @@ class SmallBatches:
         Raises:
             Exception: raised by Spark for a stop.
         """
-        if not self._most or not self._is_small or not can_read_few(frame):
+        if not self._most or not can_read_few(frame) or not self._is_tried():
             return None
         # The JVM holds all of a read in its memory before it sends the first row.
         most = min(self._most, MOST_BYTES // max(self._row_bytes, 1))
@@ -84,12 +95,26 @@ class SmallBatches:
             if tells_of_stop(error):
                 raise
             _LOG.info("a batch goes by tasks, since the driver could not read it: %s", error)
-            self._is_small = False
+            self._note_read(is_failed=True)
             return None
         if (not in_one_task) in self._seconds:
             self._seconds[not in_one_task] *= _FADES
         self._seconds[in_one_task] = time.monotonic() - began_s
+        self._note_read(is_failed=batches is None)
         return batches
+
+    def _is_tried(self) -> bool:
+        if self._is_small:
+            return True
+        if self._last_s is None or self._last_s > _TRIED_AFTER_S:
+            return False
+        self._since_failure += 1
+        return 2 * self._since_failure >= 1 << self._failed_reads
+
+    def _note_read(self, *, is_failed: bool) -> None:
+        self._is_small = not is_failed
+        self._failed_reads = self._failed_reads + 1 if is_failed else 0
+        self._since_failure = 0
 
     def _takes_one_task(self) -> bool:
         by_many, by_one = self._seconds.get(False), self._seconds.get(True)
