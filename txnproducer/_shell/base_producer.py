@@ -31,7 +31,7 @@ from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import ClaimRefusedError, KafkaError
+from txnproducer.errors import KafkaError
 from txnproducer.records import TransactionLease
 
 __all__ = ["BaseProducer"]
@@ -356,10 +356,7 @@ class BaseProducer:
         with self._lock:
             cluster_id = core.cluster_id
         if cluster_id != lease.cluster_id:
-            raise ClaimRefusedError(
-                f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
-                f" {cluster_id!r}"
-            )
+            raise refusals.of_another_cluster(lease, cluster_id)
 
     def _settle(self, *, is_own_end: bool = False) -> None:
         """Note the end of a call that may know the transaction's outcome. Call with the lock."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer.errors import (
+    ClaimRefusedError,
     ForkedProducerError,
     IllegalStateError,
     InvalidTxnTimeoutError,
@@ -21,6 +22,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     TransactionAbortableError,
 )
+from txnproducer.records import TransactionLease
 
 __all__ = [
     "Lost",
@@ -30,6 +32,7 @@ __all__ = [
     "forked",
     "in_callback",
     "not_open",
+    "of_another_cluster",
     "offsets_lost_in_callback",
     "owned",
     "record_lost_in_callback",
@@ -232,6 +235,14 @@ def not_open(call: str) -> KafkaError:
 def closed(call: str) -> KafkaError:
     """Refuse a call on a closed producer."""
     return IllegalStateError(f"cannot {_verb(call)}: the producer is closed")
+
+
+def of_another_cluster(lease: TransactionLease, cluster_id: str | None) -> ClaimRefusedError:
+    """Return the refusal of a lease. Producer ids of two clusters can be equal by chance."""
+    return ClaimRefusedError(
+        f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
+        f" {cluster_id!r}"
+    )
 
 
 def owned(call: str) -> KafkaError:

@@ -122,6 +122,18 @@ def test_a_lease_knows_its_cluster_and_the_version_of_transactions(kafka, client
     assert taken.is_transaction_v2 == (version == 2)
 
 
+def test_an_end_of_a_lease_of_another_cluster_is_refused(kafka, client):
+    leases = written(client, kafka.listen(), IDS[:2])
+    foreign = [replace(leases[0], cluster_id="elsewhere"), leases[1]]
+    with made(kafka.listen()) as new:  # which does not know the cluster yet
+        for each in (client, new):
+            ends = commit(each, foreign)
+            assert isinstance(ends[IDS[0]].error, ClaimRefusedError)
+            assert "is of cluster 'elsewhere', and" in str(ends[IDS[0]].error)
+            assert ends[IDS[1]].error is None
+    assert len(kafka.records("orders")) == 1
+
+
 def test_no_id_needs_no_cluster():
     with made("localhost:1") as client:
         assert take(client, []) == {}

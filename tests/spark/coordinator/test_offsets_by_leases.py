@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.spark.coordinator.leases import (
@@ -14,6 +16,7 @@ from tests.spark.coordinator.leases import (
 )
 from tests.waiting import becomes_true
 from txnproducer.errors import (
+    ClaimRefusedError,
     DisconnectError,
     GroupAuthorizationError,
     KafkaTimeoutError,
@@ -116,6 +119,13 @@ def test_a_refusal_is_of_its_transaction_alone(kafka, client):
     assert isinstance(failed[IDS[1]], ProducerFencedError)
     assert isinstance(failed[IDS[2]], GroupAuthorizationError)
     assert failed[IDS[2]].recovery == "fix"
+
+
+def test_offsets_for_a_lease_of_another_cluster_are_refused(kafka, client):
+    leases = written(client, kafka.listen(), IDS[:2])
+    failed = note(client, [replace(leases[0], cluster_id="elsewhere"), leases[1]])
+    assert failed.keys() == {IDS[0]}
+    assert isinstance(failed[IDS[0]], ClaimRefusedError)
 
 
 def test_a_transaction_without_an_answer_is_given_up_at_the_deadline(kafka, client):

@@ -47,6 +47,7 @@ from txnproducer._protocol.messages import (
     Request,
 )
 from txnproducer._shell.asking_core import AskingCore
+from txnproducer._shell.refusals import of_another_cluster
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import Platform
 from txnproducer.admin import GROUP_TOPIC, TRANSACTION_TOPIC, java_hash
@@ -106,6 +107,11 @@ class CoordinatorSteps(AskingCore):
             self._place(request)
 
     def _place(self, request: IdRequest) -> None:
+        lease, own_id = request.lease, self.cluster_id
+        # Nothing is sent before the cluster's id has come, unless the cluster has none.
+        if own_id and lease is not None and lease.cluster_id not in (None, own_id):
+            request.fail(of_another_cluster(lease, own_id))
+            return
         node_id = self._coordinators.get(request.place)
         if node_id is None:
             self._lost.append(request)

@@ -82,8 +82,10 @@ class IdRequest(ABC):
 
     Args:
         transactional_id: the id.
+        lease: of the transaction that it is about; None if it is about the id alone.
 
     Attributes:
+        lease: see above.
         place: the coordinator that the next attempt goes to.
         is_over: whether it is answered, or was given up.
         error: the reason for its failure; None if there is none.
@@ -91,8 +93,9 @@ class IdRequest(ABC):
         failures: attempts in a row without a final answer.
     """
 
-    def __init__(self, transactional_id: str) -> None:
+    def __init__(self, transactional_id: str, lease: TransactionLease | None = None) -> None:
         self.transactional_id = transactional_id
+        self.lease = lease
         self.place = Place(CoordinatorType.TRANSACTION, transactional_id)
         self.is_over = False
         self.error: KafkaError | None = None
@@ -194,7 +197,7 @@ class EndRequest(IdRequest):
     """
 
     def __init__(self, lease: TransactionLease, *, is_commit: bool) -> None:
-        super().__init__(lease.transactional_id)
+        super().__init__(lease.transactional_id, lease)
         self._is_commit = is_commit
         self._is_v2 = lease.is_transaction_v2
         self._request = EndTxnRequest(
@@ -270,7 +273,7 @@ class OffsetRequest(IdRequest):
         place: TopicPartition,
         offset: OffsetAndMetadata,
     ) -> None:
-        super().__init__(lease.transactional_id)
+        super().__init__(lease.transactional_id, lease)
         self._group_id = group_id
         self._is_v2 = lease.is_transaction_v2
         identity = (lease.producer.producer_id, lease.producer.producer_epoch)
