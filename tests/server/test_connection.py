@@ -166,7 +166,7 @@ def test_a_defect_of_the_server_is_logged_and_ends_the_connection(monkeypatch, c
 
 def test_a_version_that_the_broker_does_not_offer_ends_the_connection():
     bench = Bench(transaction_version=1, is_before_4=True)
-    assert bench.api_versions()[ApiKey.PRODUCE] == (3, 11)
+    assert bench.api_versions()[ApiKey.PRODUCE] == (0, 11)
     assert bench.send(bench.bytes_of(produce(T0), 12)) == []
     assert bench.connection.is_closed
 
@@ -184,7 +184,8 @@ def test_api_versions_list_the_requests_that_the_broker_offers(version):
     bench = Bench()
     offered = bench.api_versions(version)
     assert offered[ApiKey.END_TXN] == (0, 5)
-    assert 17 not in offered  # no login on this listener
+    assert offered[ApiKey.PRODUCE] == (0, 13)  # of which versions below 3 are not read
+    assert offered[17] == (0, 1)  # also on a listener without logins
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0():

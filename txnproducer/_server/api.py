@@ -3,7 +3,7 @@
 Why it exists: on the wire a topic may be an id and a broker an address. Messages name both by
 their names and numbers.
 
-Owns: `Api`, `Ask`, `ClusterView`, `MalformedRequestError`. Must not know: any one API.
+Owns: `Api`, `Ask`, `ClusterView`, the errors that end a connection. Must not know: any one API.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ Ask: TypeAlias = Callable[[m.Request], Any]
 
 class MalformedRequestError(Exception):
     """A request has a value without a meaning. Its connection is closed."""
+
+
+class HangUpError(Exception):
+    """The broker ends the connection, and answers nothing."""
 
 
 class ClusterView:

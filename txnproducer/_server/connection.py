@@ -26,10 +26,16 @@ from txnproducer._protocol import messages as m
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._protocol.versions import ApiVersionRange
 from txnproducer._server import schemas as s
-from txnproducer._server.api import Ask, ClusterView, MalformedRequestError
+from txnproducer._server.api import Ask, ClusterView, HangUpError, MalformedRequestError
 from txnproducer._server.apis import APIS
 from txnproducer._server.fetch import FETCH, FETCH_VERSIONS, refuse_fetch
-from txnproducer._server.login import LoginExchange, LoginFailedError, Users, new_exchange
+from txnproducer._server.login import Users
+from txnproducer._server.login_steps import (
+    LoginSteps,
+    Step,
+    misplaced_handshake,
+    misplaced_token,
+)
 from txnproducer._server.refusals import refuse
 from txnproducer._server.script import Script, ScriptedFault
 from txnproducer.errors import ErrorCode
@@ -49,8 +55,17 @@ _OF_THE_HANDSHAKE: Final[Mapping[int, ApiVersionRange]] = {
     _SASL_HANDSHAKE: ApiVersionRange(0, 1),
     _SASL_AUTHENTICATE: ApiVersionRange(0, 2),
 }
-# From this version on the tokens of a login travel in SaslAuthenticate (KIP-152).
-_FRAMED_LOGIN: Final = 1
+# Listed, and not read. Kafka 4 does so too: librdkafka compresses only if it sees these versions
+# (KAFKA-18659).
+_LISTED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 0}
+_LOGIN_SCHEMAS: Final[Mapping[int, Any]] = {
+    _SASL_HANDSHAKE: s.SaslHandshakeRequest,
+    _SASL_AUTHENTICATE: s.SaslAuthenticateRequest,
+}
+_MISPLACED: Final[Mapping[int, Callable[[Any], Any]]] = {
+    _SASL_HANDSHAKE: misplaced_handshake,
+    _SASL_AUTHENTICATE: misplaced_token,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +81,6 @@ class Answer:
     due_ms: int
 
 
-class _HangUpError(Exception):
-    """The broker ends the connection."""
-
-
 def _decoded(schema: Any, version: int, frame: bytes) -> Any:
     """Return a client's request, or end the connection if its bytes do not fit the schema."""
     try:
@@ -77,17 +88,17 @@ def _decoded(schema: Any, version: int, frame: bytes) -> Any:
     # The schemas' errors for bytes that are too few, that have no such meaning, or that say a
     # length beyond all memory.
     except (ValueError, IndexError, OverflowError, struct.error) as error:
-        raise _HangUpError from error
+        raise HangUpError from error
 
 
 def _served(serve: Callable[[], Any], asked: Any) -> Any:
     """Return the answer to a request, or end the connection."""
     try:
         return serve()
-    except _HangUpError:
+    except HangUpError:
         raise
     except MalformedRequestError as error:
-        raise _HangUpError from error
+        raise HangUpError from error
     except Exception as error:
         # The schemas also read a null where the protocol has none.
         _LOG.exception(
@@ -95,7 +106,7 @@ def _served(serve: Callable[[], Any], asked: Any) -> Any:
             " has a null that the protocol forbids: %r",
             asked,
         )
-        raise _HangUpError from error
+        raise HangUpError from error
 
 
 class _Refusal:
@@ -147,13 +158,10 @@ class ServerConnection:
         self._cluster = cluster
         self._node_id = node_id
         self._script = script
-        self._users = users
         topology = cluster.topology
         self._view = ClusterView(topology.ids, topology.partition_counts, advertised or {})
         self._received = bytearray()
-        self._login: LoginExchange | None = None
-        self._is_logged_in = users is None
-        self._session_end_ms: int | None = None
+        self._login = None if users is None else LoginSteps(users)
         self._due_ms = 0
         self.is_closed = False
 
@@ -169,7 +177,7 @@ class ServerConnection:
                 answer = self._answer(frame, now_ms)
                 if answer is not None:
                     answers.append(Answer(answer, self._due_ms))
-        except _HangUpError:
+        except HangUpError:
             self.is_closed = True
         return answers
 
@@ -181,7 +189,7 @@ class ServerConnection:
         # A broker closes the connection for a request of a size that it does not take, and sends
         # nothing.
         if not _HEAD.size <= size <= _MOST_BYTES:
-            raise _HangUpError
+            raise HangUpError
         if len(received) < _SIZE.size + size:
             return None  # the rest comes with a later piece
         # A copy, and the view is dropped at once: a bytearray with a view cannot shrink.
@@ -194,16 +202,7 @@ class ServerConnection:
         # A broker answers the requests of a connection in their order, so no answer overtakes a
         # slow one.
         self._due_ms = max(self._due_ms, now_ms)
-        if self._session_end_ms is not None and now_ms >= self._session_end_ms:
-            # The broker closes at the first request after the end, unless that logs in again.
-            self._is_logged_in = False
-        # Before the login as well: a client has to know the versions of the login's own requests.
-        if key in _OF_THE_HANDSHAKE:
-            answer = self._shake_hands(key, version, frame, now_ms)
-        elif not self._is_logged_in:
-            raise _HangUpError
-        else:
-            answer = self._serve(key, version, frame, now_ms)
+        answer = self._answer_in_turn(key, version, frame, now_ms)
         if answer is None:
             return None
         try:
@@ -212,15 +211,63 @@ class ServerConnection:
         except Exception as error:
             # The model's answer does not fit the schema.
             _LOG.exception("An answer to API %d, version %d, cannot be encoded", key, version)
-            raise _HangUpError from error
+            raise HangUpError from error
+
+    def _answer_in_turn(self, key: int, version: int, frame: bytes, now_ms: int) -> Any:
+        login = self._login
+        if login is None:
+            return self._serve(key, version, frame, now_ms)
+        login.look_at_the_clock(now_ms)
+        if key == _SASL_HANDSHAKE and login.may_begin():
+            answer = self._ask_login(login.begin, key, version, frame)
+        elif login.step is Step.ANY:
+            return self._serve(key, version, frame, now_ms)
+        elif login.step is Step.VERSIONS_OR_HANDSHAKE and key == _API_VERSIONS:
+            answer = self._api_versions(version)
+            login.versions_were_told()
+        elif login.step is not Step.TOKEN:
+            raise HangUpError
+        elif key == _SASL_AUTHENTICATE:
+            answer = self._ask_login(lambda asked: login.go_on(asked, now_ms), key, version, frame)
+        else:
+            answer = self._refuse_for_login(key, version, frame, now_ms)
+            self.is_closed = True
+        self.is_closed |= login.is_refused  # once the refusal is sent
+        return answer
+
+    def _ask_login(self, ask: Callable[[Any], Any], key: int, version: int, frame: bytes) -> Any:
+        if not _is_within(version, _OF_THE_HANDSHAKE[key]):
+            raise HangUpError
+        asked = _decoded(_LOGIN_SCHEMAS[key], version, frame)
+        return _served(lambda: ask(asked), asked)
+
+    def _refuse_for_login(self, key: int, version: int, frame: bytes, now_ms: int) -> Any:
+        """Refuse a request in the midst of a login, as far as its answer has a place for it."""
+        if key == _API_VERSIONS:
+            return s.ApiVersionsResponse(
+                version=version, error_code=ErrorCode.ILLEGAL_SASL_STATE, api_keys=[]
+            )
+        if key == _SASL_HANDSHAKE:
+            return self._ask_login(misplaced_handshake, key, version, frame)
+        offered = self._offered()
+        if key not in APIS or key not in offered or not _is_within(version, offered[key]):
+            raise HangUpError
+        api = APIS[ApiKey(key)]
+        asked = _decoded(api.request, version, frame)
+        refusal = _Refusal(self._model(now_ms), ErrorCode.ILLEGAL_SASL_STATE)
+        return _served(lambda: api.serve(asked, refusal.ask, self._view), asked)
 
     # --- requests -------------------------------------------------------------------------------
 
     def _serve(self, number: int, version: int, frame: bytes, now_ms: int) -> Any:
+        if number == _API_VERSIONS:
+            return self._api_versions(version)
+        if number in _MISPLACED:
+            return self._ask_login(_MISPLACED[number], number, version, frame)
         offered = self._offered()
         # As a broker does: only ApiVersions has an answer for a version that is not known.
         if number not in offered or not _is_within(version, offered[number]):
-            raise _HangUpError
+            raise HangUpError
         if number == FETCH:
             return refuse_fetch(_decoded(s.FetchRequest, version, frame))
         key = ApiKey(number)
@@ -230,7 +277,7 @@ class ServerConnection:
         kind = None if fault is None else fault.kind
         if kind is ScriptedFault.REQUEST_LOST:
             self._script.use_up(key)
-            raise _HangUpError
+            raise HangUpError
         # Time-outs and elections that are due come before the request that finds them.
         self._cluster.advance(now_ms)
         if fault is not None and kind is ScriptedFault.REFUSED:
@@ -245,7 +292,7 @@ class ServerConnection:
             self._due_ms += fault.delay_ms
         # Last: the request has taken effect.
         if kind is ScriptedFault.ANSWER_LOST:
-            raise _HangUpError
+            raise HangUpError
         return answer
 
     def _model(self, now_ms: int) -> Ask:
@@ -264,24 +311,10 @@ class ServerConnection:
                 offered[key] = ranges.ranges[key]
         # No consumer is served, but librdkafka needs the offer; see `fetch.py`.
         offered[FETCH] = FETCH_VERSIONS
-        offered[_API_VERSIONS] = _OF_THE_HANDSHAKE[_API_VERSIONS]
-        if self._users is not None:
-            offered |= _OF_THE_HANDSHAKE
+        offered |= _OF_THE_HANDSHAKE
         return offered
 
     # --- the handshake --------------------------------------------------------------------------
-
-    def _shake_hands(self, key: int, version: int, frame: bytes, now_ms: int) -> Any:
-        if key == _API_VERSIONS:
-            return self._api_versions(version)
-        if not _is_within(version, _OF_THE_HANDSHAKE[key]):
-            raise _HangUpError
-        is_handshake = key == _SASL_HANDSHAKE
-        schema = s.SaslHandshakeRequest if is_handshake else s.SaslAuthenticateRequest
-        asked = _decoded(schema, version, frame)
-        if is_handshake:
-            return _served(lambda: self._begin_login(asked), asked)
-        return _served(lambda: self._continue_login(asked, now_ms), asked)
 
     def _api_versions(self, version: int) -> Any:
         response = s.ApiVersionsResponse
@@ -304,7 +337,11 @@ class ServerConnection:
         return response(
             version=version,
             api_keys=[
-                entry(api_key=key, min_version=known.min_version, max_version=known.max_version)
+                entry(
+                    api_key=key,
+                    min_version=_LISTED_FROM.get(key, known.min_version),
+                    max_version=known.max_version,
+                )
                 for key, known in sorted(self._offered().items())
             ],
             finalized_features_epoch=features.epoch,
@@ -314,50 +351,9 @@ class ServerConnection:
                 )
                 for name, level in features.levels.items()
                 # Level 0 is a feature that is switched off, and brokers name only those that are
-                # finalized (KIP-584).
-                if level
+                # finalized (KIP-584). Kafka 3.9 does not have this one.
+                if level and not self._cluster.options.is_before_4
             ],
-        )
-
-    def _begin_login(self, asked: Any) -> Any:
-        if self._users is None:
-            return s.SaslHandshakeResponse(
-                version=asked.version, error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[]
-            )
-        if asked.version < _FRAMED_LOGIN:
-            raise _HangUpError  # tokens without Kafka's framing, as before Kafka 1.0
-        self._login = new_exchange(asked.mechanism, self._users)
-        code = ErrorCode.NONE if self._login else ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        return s.SaslHandshakeResponse(
-            version=asked.version, error_code=code, mechanisms=list(self._users.mechanisms)
-        )
-
-    def _continue_login(self, asked: Any, now_ms: int) -> Any:
-        if self._login is None or self._users is None:
-            return s.SaslAuthenticateResponse(
-                version=asked.version,
-                error_code=ErrorCode.ILLEGAL_SASL_STATE,
-                error_message="SaslAuthenticate came without SaslHandshake",
-            )
-        try:
-            token = self._login.answer(asked.auth_bytes)
-        except LoginFailedError as error:
-            self._is_logged_in = False
-            self.is_closed = True  # once the refusal is sent
-            return s.SaslAuthenticateResponse(
-                version=asked.version,
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-                error_message=str(error),
-            )
-        lifetime_ms = 0
-        if self._login.is_done:
-            self._is_logged_in = True
-            # Until then the client has to log in again, on the same connection (KIP-368).
-            lifetime_ms = self._users.lifetime_ms(self._login.lifetime_ms)
-            self._login = None
-            self._session_end_ms = now_ms + lifetime_ms if lifetime_ms else None
-        return s.SaslAuthenticateResponse(
-            version=asked.version, auth_bytes=token, session_lifetime_ms=lifetime_ms
         )
 
 

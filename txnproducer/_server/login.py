@@ -35,12 +35,10 @@ class LoginFailedError(Exception):
     """The login is refused.
 
     Args:
-        reason: that the client gets.
+        reason: that the client gets; empty for the usual one.
     """
 
-    def __init__(
-        self, reason: str = "Authentication failed: Invalid username or password"
-    ) -> None:
+    def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
@@ -99,6 +97,11 @@ class LoginExchange(Protocol):
         ...
 
     @property
+    def user(self) -> str:
+        """The user that has logged in; empty if a token's user is not known."""
+        ...
+
+    @property
     def lifetime_ms(self) -> int:
         """The time in ms for which the proof is valid, 0 if it does not end."""
         ...
@@ -123,18 +126,28 @@ class _Plain:
     def __init__(self, users: Users) -> None:
         self._users = users
         self.is_done = False
+        self.user = ""
 
     def answer(self, message: bytes) -> bytes:
-        parts = message.split(b"\0")
+        parts = [part.decode(errors="replace") for part in message.split(b"\0")]
         if len(parts) != len(("authorization id", "name", "password")):
-            raise LoginFailedError
-        _, name, password = parts
-        # The authorization id is not used: the model has no rights that depend on it.
-        expected = self._users.passwords.get(name.decode(errors="replace"))
+            raise LoginFailedError(
+                f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
+            )
+        authorization_id, name, password = parts
+        for field_name, value in (("username", name), ("password", password)):
+            if not value:
+                raise LoginFailedError(f"Authentication failed: {field_name} not specified")
+        expected = self._users.passwords.get(name)
         # In a time that does not depend on the first wrong character.
-        if expected is None or not hmac.compare_digest(expected.encode(), password):
-            raise LoginFailedError
-        self.is_done = True
+        if expected is None or not hmac.compare_digest(expected.encode(), password.encode()):
+            raise LoginFailedError("Authentication failed: Invalid username or password")
+        if authorization_id not in ("", name):
+            raise LoginFailedError(
+                "Authentication failed: Client requested an authorization id that is different"
+                " from username"
+            )
+        self.is_done, self.user = True, name
         return b""
 
 
@@ -150,6 +163,7 @@ class _Scram:
         self._begun = ""
         self._password = ""
         self.is_done = False
+        self.user = ""
 
     def answer(self, message: bytes) -> bytes:
         try:
@@ -165,9 +179,9 @@ class _Scram:
         fields = _fields(bare)
         # RFC 5802 escapes the two characters that separate fields. The equals sign comes last:
         # "=3D2C" stands for the text "=2C".
-        name = fields["n"].replace("=2C", ",").replace("=3D", "=")
+        self.user = fields["n"].replace("=2C", ",").replace("=3D", "=")
         # A name that does not exist ends like a wrong password, so that names cannot be tried out.
-        self._password = self._users.passwords[name]
+        self._password = self._users.passwords[self.user]
         # Both halves are in the nonce, so neither side can play an old exchange again.
         self._nonce = fields["r"] + self._nonce
         first = f"r={self._nonce},s={b64encode(self._salt).decode()},i={_ITERATIONS}"
@@ -202,6 +216,7 @@ class _OAuthBearer:
         self._judge = users.judge_token
         self._verdict: TokenVerdict | None = None
         self.is_done = False
+        self.user = ""  # the model's tokens name none
         self.lifetime_ms = 0
 
     def answer(self, message: bytes) -> bytes:
