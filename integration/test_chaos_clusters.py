@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 _LONGER_S = (0.0, 20.0, 60.0)
 
 
+@pytest.mark.each_time  # the campaign has no other short form
 def test_a_killed_leader_costs_no_transaction(tmp_path: Path) -> None:
     row = Row(OURS, KILL, LEADER, PLAIN, 2)
     with plain_kafka(row.version) as kafka:

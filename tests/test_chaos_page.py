@@ -149,6 +149,15 @@ def test_a_fault_of_the_client_excuses_no_more_than_its_own_time(
     assert says in render([ours, {**other, "stall_s": 0.9}])
 
 
+def test_a_copier_that_was_held_says_so_before_its_calls() -> None:
+    row = "SIGSTOP/client/copy/v2"
+    line = {**BARE, "cluster_stall_s": 0.7, "stall_s": 12.1, "called_s": 10.8}
+    line["waited_s"] = {"partitions": 0.9, "rewind": 0.2}
+    ours, other = {**line, "row": f"txnproducer/{row}"}, {**line, "row": f"java/{row}"}
+    page = " ".join(render([ours, {**other, "stall_s": 10.1}]).split())
+    assert "The fault held its process for 10 s. Fresh producers of ours" in page
+
+
 @pytest.mark.parametrize(
     ("called_s", "says"), [(5.1, "A request that"), (4.9, "**Ours was slow"), (None, "**Ours was")]
 )

@@ -131,7 +131,9 @@ def _workload(ours: Line, best: Line, cluster: float, stood: str) -> str:
         return ""
     if ours["stall_s"] - called - sum(waited.values()) > _NOTICE_S:
         return ""
-    return f"{stood[0].upper()}{stood[1:]}.{_spent(ours)}"
+    held_s = _held_s(ours)
+    held = f"The fault held its process for {held_s:.0f} s. " if held_s else ""
+    return f"{held}{stood[0].upper()}{stood[1:]}.{_spent(ours)}"
 
 
 def _fault(ours: Line, best: Line, cluster: float, stood: str) -> str:

@@ -30,7 +30,7 @@ from txnproducer.errors import (
     SaslAuthenticationError,
     TopicAuthorizationError,
 )
-from txnproducer.testing import EmbeddedKafka, InMemoryKafka
+from txnproducer.testing import EmbeddedKafka, InMemoryKafka, KafkaCluster
 
 GROUP = ConsumerGroupMetadata("group")
 PLACE = TopicPartition("in", 0)
@@ -541,6 +541,8 @@ def test_the_verbs_take_the_arguments_that_those_of_a_real_cluster_take(kafka_me
     for name in ("create_topic", "records", "committed", "transactions", "fence", "producer"):
         real = inspect.signature(getattr(EmbeddedKafka, name)).parameters
         assert real.keys() <= inspect.signature(getattr(InMemoryKafka, name)).parameters.keys()
+        # The type of the fixtures.
+        assert real.keys() == inspect.signature(getattr(KafkaCluster, name)).parameters.keys()
 
 
 def test_a_service_with_a_producer_of_its_own_is_shown_the_way_out(kafka, monkeypatch):

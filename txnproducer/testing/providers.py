@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from txnproducer import admin
 from txnproducer.producer import TransactionalProducer
@@ -63,8 +63,14 @@ class KafkaCluster(Protocol):
         """Make a producer for this cluster. Its owner closes it."""
         ...
 
-    def records(self, topic: str) -> list[MemoryRecord]:
-        """Return the records of a topic that a consumer at `read_committed` gets."""
+    def records(
+        self,
+        topic: str,
+        *,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        timeout: float = 30.0,
+    ) -> list[MemoryRecord]:
+        """Return the records of a topic that a consumer gets now, by partition and offset."""
         ...
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
