@@ -23,8 +23,10 @@ from txnproducer._broker.transaction_coordinator import TransactionCoordinator
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._server import connection
 from txnproducer._server.script import Fault, ScriptedFault
+from txnproducer.errors import KafkaError
 from txnproducer.testing import InMemoryKafka
 from txnproducer.testing._cluster_call import ClusterCall
+from txnproducer.testing._memory_producer import MemoryProducer
 from txnproducer.testing._memory_server import MemoryServer
 
 THREAD = "txnproducer-in-memory-kafka"
@@ -338,6 +340,53 @@ def test_each_call_of_many_threads_is_made_or_refused_at_the_end():
     assert len(made) + len(refused) == 200
     assert set(kafka._cluster.topics) == set(made)
     assert all("is closed" in text for text in refused)
+
+
+def test_a_producer_that_is_made_while_its_cluster_is_closed_is_closed_too(monkeypatch):
+    kafka = InMemoryKafka()
+    make = MemoryProducer.__init__
+
+    def make_and_close(*arguments, **settings):
+        make(*arguments, **settings)
+        kafka.close()
+
+    monkeypatch.setattr(MemoryProducer, "__init__", make_and_close)
+    producer = kafka.producer("t")
+    with pytest.raises(KafkaError, match="this InMemoryKafka is closed"):
+        producer.init_transactions()
+    assert producer._io.has_ended
+
+
+def test_no_producer_is_made_once_a_close_has_begun(monkeypatch):
+    kafka = InMemoryKafka()
+    producer = kafka.producer()
+    close = MemoryProducer.close_with_cluster
+    texts: list[str] = []
+
+    def make_and_close(closed):
+        with pytest.raises(RuntimeError) as refused:
+            kafka.producer()
+        texts.append(str(refused.value))
+        close(closed)
+
+    monkeypatch.setattr(MemoryProducer, "close_with_cluster", make_and_close)
+    kafka.close()
+    assert ["closed" in text for text in texts] == [True]
+    assert producer._io.has_ended
+
+
+def test_an_interrupted_close_ends_the_loop(monkeypatch):
+    kafka = InMemoryKafka()
+
+    def interrupt(_):
+        raise Interrupt
+
+    with kafka.producer(), monkeypatch.context() as patch:
+        patch.setattr(MemoryProducer, "close_with_cluster", interrupt)
+        with pytest.raises(Interrupt):
+            kafka.close()
+        wait_until(lambda: not is_running())
+    kafka.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")

@@ -134,6 +134,50 @@ def test_another_thread_is_refused_with_the_way_out(kafka):
 
 
 @in_python
+def test_another_thread_can_make_no_producer(kafka):
+    errors: list[str] = []
+
+    def make() -> None:
+        try:
+            kafka.producer("payments")
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    before = threading.active_count()
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+    assert 'needs clock="real"' in errors[0]
+    assert threading.active_count() == before
+
+
+@in_python
+def test_a_delivery_callback_cannot_close_the_cluster_and_the_commit_goes_on():
+    before = threading.active_count()
+    with InMemoryKafka({"orders": 1}, clock="virtual") as kafka:
+        raised: list[BaseException] = []
+
+        def close(*_):
+            try:
+                kafka.close()
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        with kafka.producer("payments") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("orders", b"1", on_delivery=close)
+            producer.commit_transaction()
+        assert [type(error) for error in raised] == [RuntimeError]
+        assert "call close() after the call" in str(raised[0])
+        kafka.create_topic("other")  # nothing has ended
+        assert values(kafka) == [b"1"]
+    assert threading.active_count() == before
+
+
+@in_python
 def test_a_closed_cluster_refuses_connections_and_keeps_its_records(kafka):
     with kafka.producer("payments") as producer:
         producer.init_transactions()

@@ -138,14 +138,29 @@ class InterruptibleBaton(Baton):
             self._take_back(turn)
             raise
 
-    def end_threads(self) -> None:
-        """End all threads but the first and the caller's, each where it waits.
+    def check_can_end(self) -> None:
+        """Refuse a thread that cannot end the others.
 
         Raises:
             RuntimeError: the caller is not the thread that made the baton.
         """
         self.check_thread()
-        ended = [turn for turn in self._turns if turn not in (self._first, self._running)]
+        # A thread of a producer that runs a callback. A call of the first thread waits for it, and
+        # would have to return to a cluster that has ended in its midst.
+        if self._running is not self._first:
+            raise RuntimeError(
+                "a delivery callback cannot close an InMemoryKafka in virtual time: call close()"
+                " after the call that runs the callback, in the thread that has made the cluster"
+            )
+
+    def end_threads(self) -> None:
+        """End all threads but the first, each where it waits.
+
+        Raises:
+            RuntimeError: the caller is not the thread that made the baton.
+        """
+        self.check_can_end()
+        ended = [turn for turn in self._turns if turn is not self._first]
         for turn in ended:
             turn.is_killed = True
             # It may wait without a limit, and has to go on in order to end.

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import selectors
 import socket
 import ssl
@@ -38,6 +37,7 @@ from txnproducer._server.script import Script
 from ._cluster_call import ClusterCall
 from ._memory_peer import Peer
 from ._memory_tls import ServerTls
+from ._own_process import OwnProcess
 
 if TYPE_CHECKING:
     from ._memory_producer import MemoryProducer
@@ -59,7 +59,6 @@ class MemoryServer:
 
     Attributes:
         script: the faults to come.
-        producers: those that are closed with the cluster.
     """
 
     def __init__(
@@ -74,17 +73,21 @@ class MemoryServer:
         self._clock_ns = clock_ns
         # The model's time begins at 0; see the rules above.
         self._begun_ns = clock_ns()
-        self._pid = os.getpid()
+        self._process = OwnProcess(
+            "its thread: make one in the child, or give the child the addresses of listen()"
+        )
         self._selector = selectors.DefaultSelector()
-        self.producers: WeakSet[MemoryProducer] = WeakSet()
         self._peers: set[Peer] = set()
         self._listeners: list[socket.socket] = []
         # By security: whether TLS is spoken.
         self._advertised: dict[bool, dict[int, tuple[str, int]]] = {}
-        self._is_closing = False
+        self._must_end = False
         self._is_abandoned = False
-        # Guards the three that follow: a call is either queued before the end, or made after it.
+        # Guards all that follow. A call is either queued before the end, or made after it. A
+        # producer is either among those that `close` closes, or closed at once.
         self._lock = threading.Lock()
+        self._is_closing = False
+        self._producers: WeakSet[MemoryProducer] = WeakSet()
         self._calls: deque[ClusterCall] = deque()
         self._has_ended = False
         self._failure: Exception | None = None
@@ -106,7 +109,7 @@ class MemoryServer:
         Raises:
             RuntimeError: this process is a fork, or the model has failed.
         """
-        self.refuse_fork()
+        self.check_caller()
         call = ClusterCall(action)
         with self._lock:
             # Without the loop there is no other thread, so the caller may look by itself.
@@ -119,13 +122,23 @@ class MemoryServer:
         result: _T = call.wait()
         return result
 
-    def refuse_fork(self) -> None:
-        """Raise RuntimeError in a process that was forked after the server was made."""
-        if self.is_forked:
-            raise RuntimeError(
-                f"this InMemoryKafka lives in process {self._pid}, and a fork has no copy of its"
-                " thread: make one in the child, or give the child the addresses of listen()"
-            )
+    def check_caller(self) -> None:
+        """Refuse a caller that cannot use the cluster.
+
+        Raises:
+            RuntimeError: this process was forked after the server was made.
+        """
+        self._process.refuse_fork()
+
+    def adopt(self, producer: MemoryProducer) -> None:
+        """Take a producer that is closed with the cluster, which may be now."""
+        with self._lock:
+            is_late = self._is_closing
+            if not is_late:
+                self._producers.add(producer)
+        # Another thread has closed the cluster while this one made the producer.
+        if is_late:
+            producer.close_with_cluster()
 
     def connect(self, node_id: int) -> socket.socket:
         """Return a client's socket to a broker, connected without any port.
@@ -165,11 +178,18 @@ class MemoryServer:
         """Close the producers, end the thread and every connection. In a forked child: nothing."""
         if self.is_forked:
             return
-        # First, while the loop still reads: none of them logs that it has lost its brokers.
-        for producer in list(self.producers):
-            producer.close_with_cluster()
-        self._is_closing = True
-        self._wake_up()
+        with self._lock:
+            self._is_closing = True
+            # A copy: another thread may have a producer made or collected meanwhile.
+            producers = list(self._producers)
+        try:
+            # While the loop still reads: none of them logs that it has lost its brokers.
+            for producer in producers:
+                producer.close_with_cluster()
+        finally:
+            # Also after an interrupt: the finalizer takes the cluster for closed.
+            self._must_end = True
+            self._wake_up()
         self._thread.join()
         # Last: until its end the thread may be woken by another thread's call.
         self._wake.close()
@@ -179,7 +199,7 @@ class MemoryServer:
 
         Nothing may be called after it.
         """
-        self._is_abandoned = self._is_closing = True
+        self._is_abandoned = self._is_closing = self._must_end = True
         self._wake_up()
 
     @property
@@ -190,7 +210,7 @@ class MemoryServer:
     @property
     def is_forked(self) -> bool:
         """Whether this process was forked after the server was made."""
-        return os.getpid() != self._pid
+        return self._process.is_forked
 
     def _error(self, failure: Exception) -> RuntimeError:
         error = RuntimeError(
@@ -213,7 +233,7 @@ class MemoryServer:
     def _run(self) -> None:
         failure: Exception | None = None
         try:
-            while not self._is_closing:
+            while not self._must_end:
                 events = self._selector.select(self._pause_s())
                 # The timers that are due come before the requests that arrive after them.
                 self._cluster.advance(self._now_ms())
@@ -267,7 +287,8 @@ class MemoryServer:
     # --- connections ----------------------------------------------------------------------------
 
     def _connect(self, cluster: BrokerCluster, node_id: int) -> socket.socket:
-        if self._is_closing:
+        # While producers are being closed, they still find their brokers.
+        if self._must_end:
             raise ConnectionRefusedError("this InMemoryKafka is closed")
         if not cluster.is_up(node_id):
             raise ConnectionRefusedError(f"broker {node_id} is down")

@@ -4,7 +4,10 @@ Owns: the time, and the calls of a test. Must not know: the protocol, the thread
 
 Rules:
 * Time stands still while the test's own code runs, and passes while a call of it waits.
-* The thread that makes it is the only one that may use it, or its producers.
+* The thread that makes it is the only one that may use it, or its producers. Of a producer's calls
+  those are refused that may wait.
+* A producer's callbacks run on another thread, while a call of the test waits. They can use the
+  cluster, and cannot close it: it ends the threads.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from txnproducer.sim.stack.platform import VirtualPlatform
 
 from ._interruptible_baton import InterruptibleBaton, run_whole
 from ._memory_producer import MemoryProducer
+from ._own_process import OwnProcess
 
 __all__ = ["VirtualServer"]
 
@@ -39,18 +43,14 @@ class VirtualServer:
 
     Attributes:
         platform: of the producers.
-        producers: those that are closed with the cluster.
         is_closing: whether the server was closed or abandoned.
-        is_forked: never true.
 
     Raises:
         RuntimeError: the compiled parts are in use.
     """
 
-    # A fork has a copy of its own, and there is no thread that it would lack.
-    is_forked = False
-
     def __init__(self, cluster: BrokerCluster, users: Users | None = None) -> None:
+        self._process = OwnProcess("the threads of its producers: make one in the child")
         self._cluster = cluster
         self._baton = InterruptibleBaton(cluster)
         # Seeded, and without faults of the bytes: a test asks for its faults by the script.
@@ -66,7 +66,7 @@ class VirtualServer:
             self._network,
             random.Random(1),
         )
-        self.producers: WeakSet[MemoryProducer] = WeakSet()
+        self._producers: WeakSet[MemoryProducer] = WeakSet()
         self.is_closing = False
 
     @property
@@ -78,10 +78,9 @@ class VirtualServer:
         """Do something with the model, at the present time.
 
         Raises:
-            RuntimeError: the caller is not the thread that made the cluster.
+            RuntimeError: as `check_caller`.
         """
-        # Another thread has no turn in virtual time, and would change the model beside a producer.
-        self._baton.check_thread()
+        self.check_caller()
         return run_whole(lambda: self._made(action))
 
     def _made(self, action: Callable[[BrokerCluster, int], _T]) -> _T:
@@ -89,12 +88,34 @@ class VirtualServer:
         return action(self._cluster, self._baton.now_ms)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass.
+
+        Raises:
+            RuntimeError: as `check_caller`.
+        """
+        self.check_caller()
         # Producers run meanwhile: the wait passes the baton on, and only its end can end it.
         self._baton.wait(lambda: False, seconds)
 
-    def refuse_fork(self) -> None:
-        """Do nothing: a fork has a copy of its own."""
+    def check_caller(self) -> None:
+        """Refuse a caller that cannot use the cluster.
+
+        Raises:
+            RuntimeError: this process was forked after the server was made, or the caller is a
+                thread that takes no part in virtual time.
+        """
+        self._process.refuse_fork()
+        # Another thread has no turn in virtual time, and would change the model beside a producer.
+        self._baton.check_thread()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked after the server was made."""
+        return self._process.is_forked
+
+    def adopt(self, producer: MemoryProducer) -> None:
+        """Take a producer that is closed with the cluster."""
+        self._producers.add(producer)
 
     def stop_node(self, node_id: int) -> None:
         """Stop a broker, and end its connections."""
@@ -106,23 +127,28 @@ class VirtualServer:
         """Refuse to open a port.
 
         Raises:
-            RuntimeError: there is no port in virtual time.
+            RuntimeError: there is no port in virtual time, or as `check_caller`.
         """
+        self.check_caller()
         raise RuntimeError('clock="virtual" has no ports: listen() needs clock="real"')
 
     def close(self) -> None:
-        """End every connection and every producer.
+        """End every connection and every producer. In a forked child: nothing.
 
         Raises:
             RuntimeError: the caller is not the thread that made the cluster.
         """
-        self._baton.check_thread()
+        # The threads that would be ended and waited for are the parent's.
+        if self.is_forked:
+            return
+        # Before anything is ended, since the call that waits for a callback goes on after it.
+        self._baton.check_can_end()
         self.is_closing = True
         # Before the cut: a producer that notices it at once must not get a new connection.
         self._network.is_closed = True
         run_whole(self._network.cut)
         # Nothing passes the baton on after this: threads that are left would stay for ever.
-        for producer in list(self.producers):
+        for producer in list(self._producers):
             producer.close_with_cluster()
         self._baton.end_threads()
 

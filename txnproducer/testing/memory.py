@@ -134,6 +134,9 @@ class InMemoryKafka:
 
         `records`, `committed`, `transactions` and `remaining_faults` can still be called. All that
         would change the cluster raises a RuntimeError.
+
+        Raises:
+            RuntimeError: called in a delivery callback or in another thread, in virtual time.
         """
         self._close(warns=True)
 
@@ -193,9 +196,10 @@ class InMemoryKafka:
                 `delivery_timeout_ms` 10,000 unless one of them or `linger_ms` is given.
 
         Raises:
-            RuntimeError: the cluster is closed, or this process was forked after it was made.
+            RuntimeError: the cluster is closed, or this process was forked after it was made, or
+                another thread has made a cluster of virtual time.
         """
-        self._open.refuse_fork()
+        self._open.check_caller()
         given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
         if transactional_id is not None:
             given["transactional_id"] = transactional_id
@@ -203,18 +207,16 @@ class InMemoryKafka:
         if isinstance(self._live, MemoryServer) and _OF_A_DELIVERY.isdisjoint(settings):
             given |= _DELIVERY
         made = MemoryProducer(self._platform(), limit_ms, **{**given, **settings})
-        self._live.producers.add(made)
+        self._live.adopt(made)
         return made
 
     def _platform(self) -> Platform:
         server = self._live
         # Made for each producer: kept here, it would hold this cluster in a circle, and the
         # finalizer would come late.
-        return (
-            MemoryPlatform(self._open_socket)
-            if isinstance(server, MemoryServer)
-            else server.platform
-        )
+        if isinstance(server, MemoryServer):
+            return MemoryPlatform(self._open_socket)
+        return server.platform
 
     def listen(self, *, tls: bool = False) -> str:
         """Open a port on 127.0.0.1 for each broker. Return the addresses, for any client.
