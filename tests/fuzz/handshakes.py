@@ -128,7 +128,7 @@ class Cases:
             context = self._kafka._tls().context if self._is_tls else None
             with _RenewalProxy(address, kind, context) as proxy:
                 # The broker names the proxy to its clients, so that all their connections meet it.
-                server._advertised[False][0] = (HOST, proxy.port)
+                server._listeners.advertised[False][0] = (HOST, proxy.port)
                 name = f"{self._security}: {kind} for a renewed login"
                 self._expect(name, lambda proxy=proxy: self._write(proxy.port, _RENEWED_S))
             self.wrong += [f"{name}: {each}" for each in proxy.wrong]
@@ -136,7 +136,7 @@ class Cases:
                 self.wrong.append(f"{name}: no login was renewed")
             self._judge(name, before)
             self.counts["nonsense for a renewed login"] += 1
-        server._advertised[False][0] = address
+        server._listeners.advertised[False][0] = address
         self._refuse_a_renewal()
 
     def _refuse_a_renewal(self) -> None:

@@ -142,7 +142,7 @@ class ProcessCluster:
         self, proxies: Sequence[CuttingProxy | FrameProxy], *, is_secure: bool
     ) -> None:
         """Tell clients that brokers listen at the proxies' ports."""
-        advertised = self._server._advertised[is_secure]
+        advertised = self._server._listeners.advertised[is_secure]
         for node, proxy in enumerate(proxies):
             self._stack.enter_context(proxy)
             self._proxies.append(proxy)
@@ -152,7 +152,7 @@ class ProcessCluster:
     def heal(self) -> None:
         """End the faults: clients get the brokers' own addresses."""
         self._passwords["alice"] = _PASSWORD
-        advertised = self._server._advertised[self._security != PLAIN]
+        advertised = self._server._listeners.advertised[self._security != PLAIN]
         for node, text in enumerate(self._straight.split(",")):
             advertised[node] = address_of(text)
         self.kafka.clear_faults()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import os
 import random
 import signal
 import socket
+import ssl
 import threading
 import time
 import warnings
@@ -26,6 +28,7 @@ from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer.errors import KafkaError
 from txnproducer.testing import InMemoryKafka
 from txnproducer.testing._cluster_call import ClusterCall
+from txnproducer.testing._memory_peer import Peer
 from txnproducer.testing._memory_producer import MemoryProducer
 from txnproducer.testing._memory_server import MemoryServer
 
@@ -166,6 +169,61 @@ def test_a_client_that_goes_away_before_a_late_answer_is_forgotten(server):
     assert server.call(lambda cluster, _: cluster.transactional_ids) == ["a"]
 
 
+@pytest.fixture
+def client_at_port(server):
+    """Return a call that connects a client to the port of the broker."""
+    [address] = server.listen()
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(socket.create_connection(address, 5))
+
+
+def test_a_client_that_cannot_be_accepted_waits_and_keeps_no_loop_busy(
+    client_at_port, monkeypatch, caplog
+):
+    attempts: list[int] = []
+
+    def fail(_):
+        attempts.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "accept", fail)
+        client = client_at_port()
+        wait_until(lambda: len(attempts) > 1)
+        time.sleep(0.5)
+    assert len(attempts) < 20
+    assert "cannot accept a connection to broker 0" in caplog.text
+    client.sendall(Bench().bytes_of(init_request(), 5))
+    assert client.recv(100)
+
+
+def test_a_port_that_waits_at_the_end_is_closed(server, client_at_port, monkeypatch, caplog):
+    def fail(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    client_at_port()
+    wait_until(lambda: "cannot accept" in caplog.text)
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        client_at_port()
+    # The model's time goes on for a caller that looks at it.
+    server.call(lambda cluster, now_ms: cluster.advance(now_ms + 1_000))
+
+
+def test_an_error_at_a_new_connection_ends_it_alone(server, client_at_port, monkeypatch, caplog):
+    def fail(*_):
+        raise ssl.SSLError("no record of TLS")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "_add", fail)
+        assert client_at_port().recv(100) == b""
+    assert "no record of TLS" in caplog.text
+    client = client_at_port()
+    client.sendall(Bench().bytes_of(init_request(), 5))
+    assert client.recv(100)
+
+
 # --- failures --------------------------------------------------------------------------------
 
 
@@ -195,6 +253,26 @@ def test_an_error_at_the_bytes_of_a_client_ends_its_connection_alone(server, mon
             client.sendall(b"any")
             assert client.recv(100) == b""
         assert "a defect of the server" in caplog.text
+        other.sendall(Bench().bytes_of(init_request(), 5))
+        assert other.recv(100)
+
+
+def test_an_error_at_an_answer_ends_its_connection_alone(server, monkeypatch, caplog):
+    take_due = Peer.take_due
+
+    def fail(peer, now_ms):
+        if peer.waiting:
+            raise ssl.SSLError("no record of TLS")
+        take_due(peer, now_ms)
+
+    with server.connect(0) as client, server.connect(0) as other:
+        client.settimeout(5)
+        other.settimeout(5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Peer, "take_due", fail)
+            client.sendall(Bench().bytes_of(init_request(), 5))
+            assert client.recv(100) == b""
+        assert "no record of TLS" in caplog.text
         other.sendall(Bench().bytes_of(init_request(), 5))
         assert other.recv(100)
 

@@ -35,6 +35,7 @@ from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 
 from ._cluster_call import ClusterCall
+from ._memory_listeners import Listener, Listeners
 from ._memory_peer import Peer
 from ._memory_tls import ServerTls
 from ._own_process import OwnProcess
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_HOST: Final = "127.0.0.1"
 _READ_BYTES: Final = 256 * 1024
 
 
@@ -78,9 +78,7 @@ class MemoryServer:
         )
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()
-        self._listeners: list[socket.socket] = []
-        # By security: whether TLS is spoken.
-        self._advertised: dict[bool, dict[int, tuple[str, int]]] = {}
+        self._listeners = Listeners(cluster, self._selector, self._accepted, self._now_ms)
         self._must_end = False
         self._is_abandoned = False
         # Guards all that follow. A call is either queued before the end, or made after it. A
@@ -161,7 +159,7 @@ class MemoryServer:
         Raises:
             RuntimeError: the server has ended.
         """
-        return self.call(lambda cluster, _: self._listen(cluster, context))
+        return self.call(lambda _, __: self._listen(context))
 
     def stop_node(self, node_id: int) -> None:
         """Stop a broker, and end its connections."""
@@ -255,8 +253,8 @@ class MemoryServer:
     def _end(self, failure: Exception | None) -> None:
         for peer in list(self._peers):
             self._drop(peer)
-        for sock in (*self._listeners, self._woken):
-            sock.close()
+        self._listeners.close()
+        self._woken.close()
         self._selector.close()
         # In one hold of the lock: a call is in this list, or finds that the loop has ended.
         with self._lock:
@@ -296,38 +294,14 @@ class MemoryServer:
         self._add(ours, node_id, {}, None)
         return theirs
 
-    def _listen(
-        self, cluster: BrokerCluster, context: ssl.SSLContext | None
-    ) -> list[tuple[str, int]]:
+    def _listen(self, context: ssl.SSLContext | None) -> list[tuple[str, int]]:
         if self._is_closing:
             raise RuntimeError("this InMemoryKafka is closed: it opens no more ports")
-        advertised = self._advertised.setdefault(context is not None, {})
-        for node_id in cluster.nodes:
-            if node_id not in advertised:
-                # Port 0: the system chooses one that is free.
-                listener = socket.create_server((_HOST, 0))
-                listener.setblocking(False)
-                self._listeners.append(listener)
-                advertised[node_id] = (_HOST, listener.getsockname()[1])
-                accept = partial(self._accept, listener, node_id, advertised, context)
-                self._selector.register(listener, selectors.EVENT_READ, accept)
-        return list(advertised.values())
+        return self._listeners.listen(context)
 
-    def _accept(
-        self,
-        listener: socket.socket,
-        node_id: int,
-        advertised: dict[int, tuple[str, int]],
-        context: ssl.SSLContext | None,
-    ) -> None:
-        with contextlib.suppress(OSError):  # the client has given up meanwhile
-            sock, _ = listener.accept()
-            if self._cluster.is_up(node_id):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                tls = None if context is None else ServerTls(context)
-                self._add(sock, node_id, advertised, tls)
-            else:
-                sock.close()
+    def _accepted(self, sock: socket.socket, listener: Listener) -> None:
+        tls = None if listener.context is None else ServerTls(listener.context)
+        self._add(sock, listener.node_id, listener.advertised, tls)
 
     def _add(
         self,
@@ -382,17 +356,23 @@ class MemoryServer:
         if not data:
             self._drop(peer)
             return
-        try:
-            peer.receive(data, self._now_ms())
-        except Exception:  # noqa: BLE001 - of one client: the others, and the test, go on
-            _LOG.exception("The in-memory cluster has failed at the bytes of a client")
-            self._drop(peer)
+        self._guard(peer, lambda: peer.receive(data, self._now_ms()))
 
     def _send_due(self) -> None:
         now_ms = self._now_ms()
         for peer in list(self._peers):
-            peer.take_due(now_ms)
-            self._flush(peer)
+            self._guard(peer, partial(self._send, peer, now_ms))
+
+    def _send(self, peer: Peer, now_ms: int) -> None:
+        peer.take_due(now_ms)
+        self._flush(peer)
+
+    def _guard(self, peer: Peer, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - of one client: the others, and the test, go on
+            _LOG.exception("The in-memory cluster has failed at the bytes of a client")
+            self._drop(peer)
 
     def _flush(self, peer: Peer) -> None:
         try:
