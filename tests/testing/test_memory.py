@@ -337,7 +337,7 @@ def test_a_mistake_of_the_test_is_named(kafka, call, text):
         (lambda kafka: kafka.lose_request("EndTxn", times=True), "times is True"),
         (lambda kafka: kafka.delay("EndTxn", "1"), "seconds is '1'"),
         (lambda kafka: kafka.delay("EndTxn", True), "seconds is True"),
-        (lambda kafka: kafka.create_topic("new", "3"), "number of partitions is '3'"),
+        (lambda kafka: kafka.create_topic("new", "3"), "partitions of 'new' is '3'"),
         (lambda kafka: kafka.create_topic(b"new"), "must be a str"),
         (lambda kafka: kafka.stop_node("0"), "node is '0'"),
         (lambda kafka: kafka.deny(), "name a resource"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -155,6 +156,129 @@ def test_each_call_for_faults_of_an_api_counts_by_itself() -> None:
         {"EndTxn": 2},
         {},
     ]
+
+
+def test_a_fault_may_be_asked_for_more_often_than_memory_has_room_for(
+    kafka: InMemoryKafka,
+) -> None:
+    kafka.fail_next("EndTxn", error="NOT_COORDINATOR", times=2)
+    kafka.delay("EndTxn", 0.001, times=sys.maxsize)
+    kafka.lose_answer("EndTxn", times=10**9)
+    asked = 2 + sys.maxsize + 10**9
+    assert kafka.remaining_faults() == {"EndTxn": asked}
+    with kafka.producer("service") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", b"1").result(5)
+    assert kafka.remaining_faults() == {"EndTxn": asked - 3}
+    kafka.clear_faults()
+    assert kafka.remaining_faults() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("NOT_COORD", "^error is 'NOT_COORD', which is not .*: did you mean NOT_COORDINATOR"),
+        ("not_coordinator", "did you mean NOT_COORDINATOR"),
+        ("xyz", "^error is 'xyz', which .*: names are as NOT_COORDINATOR"),
+        (12345, "^error is 12345, which .*: names are as NOT_COORDINATOR"),
+    ],
+)
+def test_an_unknown_error_is_named_with_those_that_are_near(
+    kafka: InMemoryKafka, error: str | int, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        kafka.fail_next("EndTxn", error=error)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda kafka: kafka.records("order"), lambda kafka: kafka.move_leader("order", 0)]
+)
+def test_an_unknown_topic_is_refused_with_those_that_exist(
+    kafka: InMemoryKafka, call: Call
+) -> None:
+    text = r"no topic 'order': the topics are \['in', 'orders'\]\..*create_topic\(\) or topics="
+    with pytest.raises(KeyError, match=text):
+        call(kafka)
+
+
+def test_the_refusal_of_an_unknown_topic_is_short() -> None:
+    with InMemoryKafka() as kafka:
+        with pytest.raises(KeyError, match="the cluster has none"):
+            kafka.records("orders")
+        for number in range(100):
+            kafka.create_topic(f"{number}".rjust(249, "t"))
+        with pytest.raises(KeyError) as refused:
+            kafka.records("x" * 10_000)
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("topic", "number", "text"),
+    [("orders", 7, "it has only 0"), ("many", 3, "it has 3, numbered from 0")],
+)
+def test_an_unknown_partition_is_refused_with_their_number(
+    kafka: InMemoryKafka, topic: str, number: int, text: str
+) -> None:
+    kafka.create_topic("many", 3)
+    with pytest.raises(KeyError, match=f"no partition {number} of '{topic}': {text}"):
+        kafka.move_leader(topic, number)
+
+
+def test_a_wrong_number_of_partitions_names_the_topic(kafka: InMemoryKafka) -> None:
+    for call in (lambda: InMemoryKafka({"new": 0}), lambda: kafka.create_topic("new", 0)):
+        with pytest.raises(ValueError, match="partitions of 'new' is 0: it must be at least one"):
+            call()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_fence_succeeds_with_a_topic_that_was_made_while_a_broker_was_down(version: int) -> None:
+    with InMemoryKafka(nodes=2, transaction_version=version) as kafka:
+        kafka.stop_node(1)
+        kafka.create_topic("late", 2)
+        with kafka.producer("service") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.send("late", b"1", partition=partition).result(5)
+            kafka.fence("service")
+            with pytest.raises(KafkaError):
+                producer.commit_transaction()
+        assert kafka.records("late") == []
+
+
+def test_a_topic_that_was_made_without_a_broker_gets_leaders_later() -> None:
+    with InMemoryKafka(nodes=2) as kafka:
+        for node in range(2):
+            kafka.stop_node(node)
+        kafka.create_topic("late", 2)
+        kafka.start_node(1)
+        with kafka.producer() as producer:
+            for partition in range(2):
+                producer.send("late", b"1", partition=partition).result(5)
+
+
+def test_a_fence_of_an_id_without_a_transaction_raises_its_epoch_once(
+    kafka: InMemoryKafka,
+) -> None:
+    before = kafka.transactions()["service"].producer_epoch
+    kafka.fence("service")
+    assert kafka.transactions()["service"].producer_epoch == before + 1
+
+
+def test_a_closed_cluster_is_not_entered_again() -> None:
+    with InMemoryKafka() as kafka:
+        pass
+    with pytest.raises(RuntimeError, match="is closed: make a new one"):
+        kafka.__enter__()
+
+
+def test_a_block_in_the_block_of_a_cluster_is_refused_and_ends_nothing() -> None:
+    with InMemoryKafka() as kafka:
+        with pytest.raises(RuntimeError, match="leave the inner block out"):
+            with kafka:
+                pass
+        kafka.create_topic("orders")
 
 
 def test_a_right_is_denied_for_a_topic_that_exists(kafka: InMemoryKafka) -> None:

@@ -41,11 +41,25 @@ class Fault:
     delay_ms: int = 0
 
 
+@dataclass(slots=True)
+class _Repeated:
+    """A fault that several requests in a row meet.
+
+    Attributes:
+        fault: the event.
+        left: how many requests are still to meet it.
+    """
+
+    fault: Fault
+    left: int
+
+
 class Script:
     """The faults to come, by API."""
 
     def __init__(self) -> None:
-        self._faults: defaultdict[ApiKey, deque[Fault]] = defaultdict(deque)
+        # Counted: a test may ask for more faults than memory has room for, to say "all requests".
+        self._faults: defaultdict[ApiKey, deque[_Repeated]] = defaultdict(deque)
 
     def add(self, api: ApiKey, fault: Fault, times: int = 1) -> None:
         """Let the next requests of an API meet a fault.
@@ -55,21 +69,28 @@ class Script:
             fault: one that each of them meets.
             times: how many requests.
         """
-        self._faults[api].extend([fault] * times)
+        self._faults[api].append(_Repeated(fault, times))
 
     def next_fault(self, api: ApiKey) -> Fault | None:
         """Return the fault that the present request of an API meets."""
         # Not taken away yet: whether the fault can affect the request shows when it is answered.
         faults = self._faults.get(api)
-        return faults[0] if faults else None
+        return faults[0].fault if faults else None
 
     def use_up(self, api: ApiKey) -> None:
         """Take the fault away that `next_fault` returned: the request has met it."""
-        self._faults[api].popleft()
+        faults = self._faults[api]
+        faults[0].left -= 1
+        if not faults[0].left:
+            faults.popleft()
 
     def remaining(self) -> dict[ApiKey, int]:
         """Return how many faults have met no request so far, by API."""
-        return {api: len(faults) for api, faults in self._faults.items() if faults}
+        return {
+            api: sum(each.left for each in faults)
+            for api, faults in self._faults.items()
+            if faults
+        }
 
     def clear(self) -> None:
         """Forget all faults to come."""

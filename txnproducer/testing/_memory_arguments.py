@@ -1,4 +1,4 @@
-"""The checks of the arguments that a test gives to an in-memory Kafka.
+"""The checks of the arguments that a test gives to an in-memory Kafka, and their refusals.
 
 Why it exists: a mistake of a test should be named at its line, and not show as a strange cluster.
 Owns: one function for each kind of argument. Must not know: the cluster's state, threads.
@@ -6,8 +6,10 @@ Owns: one function for each kind of argument. Must not know: the cluster's state
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection, Mapping
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,6 +26,11 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "2.4": {"is_before_4": True, "init_producer_id_version": 2},
     }
 )
+
+# A cluster may have thousands of topics, and the name of one 249 characters.
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxlist = 8
+_BRIEF.maxstring = 60
 
 
 def count(name: str, value: object) -> int:
@@ -85,7 +92,12 @@ def checked_topics(topics: object) -> dict[str, int]:
             f"topics is {topics!r}: it must map names to numbers of partitions, as in"
             " {'orders': 3}"
         )
-    return {topic_name(name): count("the number of partitions", n) for name, n in topics.items()}
+    return {topic_name(name): partition_count(name, n) for name, n in topics.items()}
+
+
+def partition_count(topic: str, number: object) -> int:
+    """Return the number of partitions that a topic is to have."""
+    return count(f"the number of partitions of {topic!r}", number)
 
 
 def topic_name(name: object) -> str:
@@ -101,6 +113,33 @@ def topic_name(name: object) -> str:
     if name in _INTERNAL:
         raise ValueError(f"{name!r} is the brokers' own topic: choose another name")
     return name
+
+
+def unknown_topic(topic: str, topics: Iterable[str]) -> KeyError:
+    """Return the refusal of a topic that does not exist.
+
+    Args:
+        topic: its name.
+        topics: the names of those that exist.
+    """
+    names = sorted(topics)
+    known = f"the topics are {_BRIEF.repr(names)}" if names else "the cluster has none"
+    return KeyError(
+        f"there is no topic {_BRIEF.repr(topic)}: {known}. Correct the name, or make the topic by"
+        " create_topic() or topics= of the cluster"
+    )
+
+
+def unknown_partition(topic: str, partition: int, count: int) -> KeyError:
+    """Return the refusal of a partition that does not exist.
+
+    Args:
+        topic: its topic, which exists.
+        partition: its number.
+        count: how many partitions the topic has.
+    """
+    known = f"it has {count}, numbered from 0" if count > 1 else "it has only 0"
+    return KeyError(f"there is no partition {partition} of {topic!r}: {known}")
 
 
 def node_number(node: object, nodes: Collection[int]) -> int:
@@ -129,12 +168,19 @@ def error_code(error: object) -> ErrorCode:
         code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
     except (KeyError, ValueError):
         raise ValueError(
-            f"{error!r} is not an error of Kafka's protocol; names are as NOT_COORDINATOR"
+            f"error is {error!r}, which is not an error of Kafka's protocol: {_near(error)}"
         ) from None
     # An answer with this code is a success, so the fault would do nothing unnoticed.
     if code is ErrorCode.NONE:
         raise ValueError("error is NONE, which refuses nothing: leave the fault out")
     return code
+
+
+def _near(error: str | int) -> str:
+    names = difflib.get_close_matches(str(error).upper(), ErrorCode.__members__)
+    if not names:
+        return "names are as NOT_COORDINATOR"
+    return f"did you mean {' or '.join(names)}?"
 
 
 def is_virtual(clock: object) -> bool:

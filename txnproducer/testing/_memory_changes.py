@@ -21,19 +21,38 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
 from ._arguments import text, unused_id
+from ._memory_arguments import unknown_partition, unknown_topic
 from ._memory_cluster import MemoryCluster
 
 # The time-out of the producer that `take_over` stands for, which is Java's default.
 _TIMEOUT_MS: Final = 60_000
 
 
+def create_topic(
+    cluster: MemoryCluster, name: str, partitions: int, now_ms: int, *, is_compacted: bool
+) -> None:
+    """Create a topic, which every broker knows at once."""
+    if name in cluster.topics:
+        raise ValueError(f"the topic {name!r} exists already")
+    cluster.create_topic(name, partitions)
+    if is_compacted:
+        cluster.compacted.add(name)
+    # As a controller, which gives no partition to a broker that is down. Without a leader it would
+    # take no marker, and a transaction in it would not end.
+    for place in (TopicPartition(name, number) for number in range(partitions)):
+        if not cluster.is_up(cluster.leaders[place]):
+            cluster.move_partition(place, cluster.pick_node(), now_ms)
+
+
 def take_over(cluster: BrokerCluster, transactional_id: str, now_ms: int) -> None:
     """Let a newer producer of an id take over."""
     node_id = _coordinator(cluster, transactional_id)
     request = InitProducerIdRequest(transactional_id, _TIMEOUT_MS)
-    # The first answer may only say that the open transaction is being aborted.
-    handle(cluster, node_id, request, now_ms)
     answer = cast(InitProducerIdResponse, handle(cluster, node_id, request, now_ms))
+    # It has begun the abort of an open transaction, which is complete already: markers take no
+    # time, and each partition has a leader that is up. So the second answer refuses nothing.
+    if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+        answer = cast(InitProducerIdResponse, handle(cluster, node_id, request, now_ms))
     if answer.error_code:
         raise ValueError(
             f"{transactional_id!r} cannot be fenced: a newer producer of it would be refused with"
@@ -78,9 +97,11 @@ def move_group_coordinator(cluster: MemoryCluster, group_id: str, now_ms: int) -
 def move_leader(cluster: MemoryCluster, place: TopicPartition, now_ms: int) -> None:
     """Give a partition the next broker as its leader."""
     # Not by an index, which stands for a client's look.
+    if place.topic not in cluster.topics:
+        raise unknown_topic(place.topic, cluster.topics)
     former = cluster.leaders.get(place)
     if former is None:
-        raise KeyError(f"there is no partition {place.partition} of {place.topic!r}")
+        raise unknown_partition(place.topic, place.partition, cluster.topics[place.topic])
     node_id = _next_node(cluster, former)
     cluster.move_partition(place, node_id, now_ms)
     if node_id == former:

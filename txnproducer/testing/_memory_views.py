@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer.records import TopicPartition
 
+from ._memory_arguments import unknown_topic
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecord:
@@ -44,6 +46,22 @@ class MemoryTransaction:
     producer_epoch: int
     state: str
     partitions: frozenset[TopicPartition]
+
+
+def records_of(cluster: BrokerCluster, topic: str, *, is_committed: bool) -> list[MemoryRecord]:
+    """Return the records of a topic that a consumer gets, by partition and offset.
+
+    Raises:
+        KeyError: there is no such topic.
+    """
+    if topic not in cluster.topics:
+        raise unknown_topic(topic, cluster.topics)
+    places = [TopicPartition(topic, n) for n in range(cluster.topics[topic])]
+    return [
+        record
+        for place in places
+        for record in visible_records(cluster, place, is_committed=is_committed)
+    ]
 
 
 def visible_records(

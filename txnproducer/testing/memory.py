@@ -40,7 +40,7 @@ from ._memory_cluster import MemoryCluster
 from ._memory_producer import MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
-from ._memory_views import MemoryRecord, MemoryTransaction, described, visible_records
+from ._memory_views import MemoryRecord, MemoryTransaction, described, records_of
 
 if TYPE_CHECKING:
     from ._virtual_server import VirtualServer
@@ -83,6 +83,7 @@ class InMemoryKafka:
     """
 
     _server: MemoryServer | VirtualServer | None = None
+    _is_entered = False
 
     def __init__(
         self,
@@ -114,6 +115,15 @@ class InMemoryKafka:
             self._server = MemoryServer(self._cluster, logins)
 
     def __enter__(self) -> Self:
+        if self._live.is_closing:
+            raise RuntimeError("this InMemoryKafka is closed: make a new one")
+        # The end of the inner block would close the cluster of the outer one.
+        if self._is_entered:
+            raise RuntimeError(
+                "this InMemoryKafka is in a `with` block already, which closes it at its end:"
+                " leave the inner block out"
+            )
+        self._is_entered = True
         return self
 
     def __exit__(
@@ -308,15 +318,11 @@ class InMemoryKafka:
             ValueError: the topic exists, the name is none of a topic, or a setting is another one.
         """
         arguments.topic_name(name)
-        arguments.count("the number of partitions", partitions)
+        arguments.partition_count(name, partitions)
         compacted |= arguments.is_compacted(config)
 
-        def create(cluster: BrokerCluster, _: int) -> None:
-            if name in cluster.topics:
-                raise ValueError(f"the topic {name!r} exists already")
-            cluster.create_topic(name, partitions)
-            if compacted:
-                cluster.compacted.add(name)
+        def create(_: BrokerCluster, now_ms: int) -> None:
+            changes.create_topic(self._cluster, name, partitions, now_ms, is_compacted=compacted)
 
         self._open.call(create)
 
@@ -340,18 +346,9 @@ class InMemoryKafka:
         """
         text("topic", topic)
         only_committed = is_committed(isolation)
-
-        def read(cluster: BrokerCluster, _: int) -> list[MemoryRecord]:
-            if topic not in cluster.topics:
-                raise KeyError(f"there is no topic {topic!r}")
-            places = [TopicPartition(topic, n) for n in range(cluster.topics[topic])]
-            return [
-                record
-                for place in places
-                for record in visible_records(cluster, place, is_committed=only_committed)
-            ]
-
-        return self._live.call(read)
+        return self._live.call(
+            lambda cluster, _: records_of(cluster, topic, is_committed=only_committed)
+        )
 
     # --- transactions ---------------------------------------------------------------------------
 
