@@ -1,10 +1,9 @@
-"""The loop of an in-memory Kafka: its clock, interrupts, hung-up connections, failures, ends."""
+"""The loop of an in-memory Kafka: its clock, interrupts, hung-up connections, failures."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import logging
 import os
 import random
@@ -13,8 +12,6 @@ import socket
 import ssl
 import threading
 import time
-import warnings
-from pathlib import Path
 
 import pytest
 
@@ -25,14 +22,10 @@ from txnproducer._broker.transaction_coordinator import TransactionCoordinator
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._server import connection
 from txnproducer._server.script import Fault, ScriptedFault
-from txnproducer.errors import KafkaError
-from txnproducer.testing import InMemoryKafka
 from txnproducer.testing._cluster_call import ClusterCall
 from txnproducer.testing._memory_peer import Peer
-from txnproducer.testing._memory_producer import MemoryProducer
 from txnproducer.testing._memory_server import MemoryServer
 
-THREAD = "txnproducer-in-memory-kafka"
 DAYS_30_NS = 30 * 86_400 * 10**9
 
 
@@ -41,10 +34,6 @@ def server():
     made = MemoryServer(BrokerCluster(ClusterOptions(), random.Random(1)))
     yield made
     made.close()
-
-
-def is_running():
-    return any(thread.name == THREAD for thread in threading.enumerate())
 
 
 # --- time ------------------------------------------------------------------------------------
@@ -131,6 +120,30 @@ def test_the_models_timers_survive_an_error_of_a_call(server):
 
     with pytest.raises(LookupError, match="of the test"):
         server.call(fail)
+    assert server.call(lambda cluster, now_ms: cluster.next_event_ms() > now_ms)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")
+def test_a_signal_at_any_moment_of_a_call_leaves_the_cluster_whole(server):
+    """As a time-out of pytest: its exception is raised in the wait for the loop's thread."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    rng, hits = random.Random(1), 0
+    try:
+        for _ in range(1_500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00002, 0.0005))
+                server.call(lambda *_: None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits
     assert server.call(lambda cluster, now_ms: cluster.next_event_ms() > now_ms)
 
 
@@ -295,197 +308,3 @@ def test_a_loop_that_fails_closes_its_sockets_and_says_so_at_the_next_call(caplo
         server.connect(0)
     server.close()
     assert "The in-memory cluster has failed" in caplog.text
-
-
-# --- ends ------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def dropped_clusters():
-    """Collect the warnings about clusters. Other tests' objects may be collected here as well."""
-    texts: list[str] = []
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        yield texts
-    texts.extend(text for each in found if "InMemoryKafka" in (text := str(each.message)))
-
-
-def test_a_closed_cluster_opens_no_port():
-    kafka = InMemoryKafka()
-    kafka.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        kafka.listen()
-    with pytest.raises(RuntimeError, match="closed"):
-        kafka.listen(tls=True)
-    with pytest.raises(RuntimeError, match="closed"):
-        _ = kafka.ca_file
-
-
-def test_a_cluster_that_is_dropped_warns_and_ends():
-    kafka = InMemoryKafka({"orders": 1})
-    address = kafka.listen()
-    with kafka.producer() as producer:
-        producer.send("orders", b"one").result(5)
-    del producer
-    with dropped_clusters() as texts:
-        del kafka
-        gc.collect()
-    assert texts == ["unclosed InMemoryKafka: use `with`, or call close()"]
-    wait_until(lambda: not is_running())
-    host, port = address.split(":")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), 1)
-
-
-def test_a_producer_keeps_its_cluster():
-    def make():
-        return InMemoryKafka({"orders": 1}).producer()
-
-    with make() as producer:
-        gc.collect()
-        assert producer.send("orders", b"one").result(5).offset == 0
-    with dropped_clusters() as texts:
-        del producer
-        gc.collect()
-    assert len(texts) == 1
-    wait_until(lambda: not is_running())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_refused_at_once_and_leaves_the_parents_cluster_alone():
-    with InMemoryKafka({"orders": 1}) as kafka, kafka.producer("t") as producer:
-        producer.init_transactions()
-        reads, writes = os.pipe()
-        child = os.fork()
-        if not child:
-            texts = []
-            for call in (kafka.producer, kafka.listen, lambda: kafka.records("orders")):
-                try:
-                    call()
-                except RuntimeError as error:
-                    texts.append(str(error))
-            kafka.close()
-            os.write(writes, "\n".join(texts).encode())
-            os._exit(0)
-        os.close(writes)
-        with os.fdopen(reads) as pipe:
-            lines = pipe.read().splitlines()
-        os.waitpid(child, 0)
-        assert len(lines) == 3
-        assert all("make one in the child" in line for line in lines)
-        with producer.transaction():
-            producer.send("orders", b"one")
-        assert len(kafka.records("orders")) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_leaves_the_certificate_of_its_parent_alone():
-    with InMemoryKafka() as kafka:
-        kafka.listen(tls=True)
-        child = os.fork()
-        if not child:
-            kafka.close()
-            del kafka
-            gc.collect()
-            os._exit(0)
-        os.waitpid(child, 0)
-        ca_file = Path(kafka.ca_file)
-        assert ca_file.exists()
-    assert not ca_file.exists()
-
-
-def test_each_call_of_many_threads_is_made_or_refused_at_the_end():
-    kafka = InMemoryKafka()
-    made, refused = [], []
-
-    def create(number):
-        for step in range(50):
-            name = f"t{number}-{step}"
-            try:
-                kafka.create_topic(name)
-                made.append(name)
-            except RuntimeError as error:
-                refused.append(str(error))
-
-    threads = [threading.Thread(target=create, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    kafka.close()
-    for thread in threads:
-        thread.join(10)
-    assert len(made) + len(refused) == 200
-    assert set(kafka._cluster.topics) == set(made)
-    assert all("is closed" in text for text in refused)
-
-
-def test_a_producer_that_is_made_while_its_cluster_is_closed_is_closed_too(monkeypatch):
-    kafka = InMemoryKafka()
-    make = MemoryProducer.__init__
-
-    def make_and_close(*arguments, **settings):
-        make(*arguments, **settings)
-        kafka.close()
-
-    monkeypatch.setattr(MemoryProducer, "__init__", make_and_close)
-    producer = kafka.producer("t")
-    with pytest.raises(KafkaError, match="this InMemoryKafka is closed"):
-        producer.init_transactions()
-    assert producer._io.has_ended
-
-
-def test_no_producer_is_made_once_a_close_has_begun(monkeypatch):
-    kafka = InMemoryKafka()
-    producer = kafka.producer()
-    close = MemoryProducer.close_with_cluster
-    texts: list[str] = []
-
-    def make_and_close(closed):
-        with pytest.raises(RuntimeError) as refused:
-            kafka.producer()
-        texts.append(str(refused.value))
-        close(closed)
-
-    monkeypatch.setattr(MemoryProducer, "close_with_cluster", make_and_close)
-    kafka.close()
-    assert ["closed" in text for text in texts] == [True]
-    assert producer._io.has_ended
-
-
-def test_an_interrupted_close_ends_the_loop(monkeypatch):
-    kafka = InMemoryKafka()
-
-    def interrupt(_):
-        raise Interrupt
-
-    with kafka.producer(), monkeypatch.context() as patch:
-        patch.setattr(MemoryProducer, "close_with_cluster", interrupt)
-        with pytest.raises(Interrupt):
-            kafka.close()
-        wait_until(lambda: not is_running())
-    kafka.close()
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timer signals")
-def test_a_signal_at_any_moment_of_a_call_leaves_the_cluster_whole(server):
-    """As a time-out of pytest: its exception is raised in the wait for the loop's thread."""
-
-    def interrupt(*_):
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    rng, hits = random.Random(1), 0
-    try:
-        for _ in range(1_500):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00002, 0.0005))
-                server.call(lambda *_: None)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                hits += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert hits
-    assert server.call(lambda cluster, now_ms: cluster.next_event_ms() > now_ms)
