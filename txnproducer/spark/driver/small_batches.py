@@ -29,8 +29,8 @@ from txnproducer.spark.rows.few_rows import MOST_BYTES, can_read_few, read_few
 from txnproducer.spark.session import tells_of_stop
 
 _LOG = logging.getLogger(__name__)
-# With more, a wrong guess costs a batch that is only little larger more than three tenths of its
-# time. The driver itself is the quicker way for many more (docs/benchmarks-spark.md).
+# The driver itself is the quicker way for many more (docs/benchmarks-spark.md). But a read of more
+# rows for nothing would cost a batch that is only little larger too much of its time.
 DRIVER_ROWS: Final = 10_000
 # A read by many tasks that took longer had work to do, which one task would do alone.
 _QUICK_S: Final = 0.1
