@@ -1,7 +1,8 @@
 """The first requests of a connection, in bytes, to real brokers and to the server on the model.
 
-Each case is a dialogue of a client that may make mistakes. Both sides have to answer alike, or to
-end the connection alike. TLS is the standard library's on the server's side.
+Each case is a dialogue of a client that may make mistakes. Both sides have to answer with the same
+codes, texts, mechanisms, lifetimes and ranges of versions, or to end the connection. The random
+parts of SCRAM are not compared; kafka-python's client checks them.
 """
 
 from __future__ import annotations
@@ -106,10 +107,15 @@ class Client:
         found = self._line.exchange(frame(request, next(self._ids), "conformance"))
         return answer.decode(found, version=request.version, header=True) if found else None
 
-    def metadata(self) -> str:
-        request = m.MetadataRequest((), allow_auto_topic_creation=False)
+    def metadata(self) -> Any:
+        """Ask for a topic that is not there. Return the number of brokers and the topic's code."""
+        request = m.MetadataRequest(("none",), allow_auto_topic_creation=False)
         data = self._codec.encode(request, 9, next(self._ids))
-        return "answered" if self._line.exchange(b"".join(map(bytes, data))) else CLOSED
+        found = self._line.exchange(b"".join(map(bytes, data)))
+        if not found:
+            return CLOSED
+        answer: Any = self._codec.decode(request, 9, memoryview(found))
+        return len(answer.brokers), [topic.error_code for topic in answer.topics]
 
     def raw(self, api: int, version: int, rest: bytes = b"") -> bytes:
         data = struct.pack(">hhih", api, version, next(self._ids), -1) + rest
@@ -199,6 +205,30 @@ DIALOGUES: dict[str, tuple[str, Dialogue]] = {
         for version in (0, 2, 3, 4)
     },
     "a newer question for versions": (PLAINTEXT, a_newer_question),
+    "a newer question, an old one, and a login": (
+        SASL,
+        lambda client: [
+            a_newer_question(client),
+            client.versions_error(4),
+            logins(client, ("PLAIN", "alice", ALICE)),
+        ],
+    ),
+    "a newer question after the handshake": (
+        SASL,
+        lambda client: [
+            client.shake_hands("PLAIN"),
+            a_newer_question(client),
+            client.metadata(),
+        ],
+    ),
+    "another mechanism and another request at the second login": (
+        SASL,
+        lambda client: [
+            logins(client, ("PLAIN", "alice", ALICE)),
+            client.shake_hands("SCRAM-SHA-256"),
+            client.metadata(),
+        ],
+    ),
     "an unknown request": (PLAINTEXT, lambda client: client.unknown(999, 0)),
     "an unknown version": (PLAINTEXT, lambda client: client.unknown(3, 99)),
     "an unknown request before the login": (SASL, lambda client: client.unknown(999, 0)),
@@ -358,9 +388,14 @@ def told(line: RealLine | ModelLine, dialogue: Dialogue) -> Any:
 
 @pytest.mark.parametrize(("listener", "dialogue"), DIALOGUES.values(), ids=DIALOGUES)
 def test_the_server_on_the_model_answers_as_a_real_broker(
-    broker: tuple[Mode, EmbeddedKafka], listener: str, dialogue: Dialogue
+    broker: tuple[Mode, EmbeddedKafka],
+    listener: str,
+    dialogue: Dialogue,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     mode, kafka = broker
     address = kafka.addresses(listener)
     real = told(RealLine(address), dialogue)
     assert told(ModelLine(mode, listener), dialogue) == real
+    # A defect of the server's ends the connection too.
+    assert [each.message for each in caplog.records if "_server" in each.name] == []

@@ -6,6 +6,7 @@ import pytest
 
 from tests.server.bench import Bench, init_request
 from tests.server.test_login import USERS, authenticate, log_in, shake_hands
+from txnproducer._protocol import messages as m
 from txnproducer._server.login import Users
 from txnproducer._wire import kafka_python as kp
 from txnproducer.errors import ErrorCode
@@ -34,6 +35,35 @@ def test_versions_are_asked_for_once_before_a_login_and_at_will_after_it():
     with pytest.raises(ValueError, match="not enough values"):
         bench.api_versions()
     assert bench.connection.is_closed
+
+
+def test_a_client_that_asked_in_a_newer_version_asks_again_and_logs_in():
+    bench = Bench(USERS)
+    [refusal] = bench.send(b"\0\0\0\x0c" + b"\0\x12\0\x09" + b"\0\0\0\x07" + b"\0\x01x\0")
+    answer = kp.ApiVersionsResponse.decode(refusal.data[4:], version=0, header=True)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    bench.api_versions(4)
+    answer, _ = log_in(bench, "PLAIN", "alice", "alice-secret")
+    assert answer.error_code == ErrorCode.NONE
+
+
+def test_a_newer_question_in_the_midst_of_a_login_is_refused_in_version_0():
+    bench = Bench(USERS)
+    shake_hands(bench, "PLAIN")
+    [refusal] = bench.send(b"\0\0\0\x0c" + b"\0\x12\0\x09" + b"\0\0\0\x07" + b"\0\x01x\0")
+    answer = kp.ApiVersionsResponse.decode(refusal.data[4:], version=0, header=True)
+    assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert bench.connection.is_closed
+
+
+def test_a_client_in_the_midst_of_a_login_learns_nothing_about_the_cluster():
+    for topics, codes in (((), []), (("t",), [ErrorCode.ILLEGAL_SASL_STATE])):
+        bench = Bench(USERS)
+        shake_hands(bench, "PLAIN")
+        answer = bench.ask(m.MetadataRequest(topics, allow_auto_topic_creation=False), 9)
+        assert answer.brokers == ()
+        assert [topic.error_code for topic in answer.topics] == codes
+        assert bench.connection.is_closed
 
 
 def test_a_token_needs_a_handshake():
@@ -96,6 +126,10 @@ def test_a_second_login_changes_neither_the_user_nor_the_mechanism():
     bench = logged_in()
     with pytest.raises(ValueError, match="not enough values"):
         log_in(bench, "SCRAM-SHA-256", "alice", "alice-secret")
+    assert bench.connection.is_closed
+    bench = logged_in()
+    shake_hands(bench, "SCRAM-SHA-256")
+    assert bench.send(bench.bytes_of(init_request(), 5)) == []
     assert bench.connection.is_closed
 
 

@@ -36,7 +36,7 @@ from txnproducer._server.login_steps import (
     misplaced_handshake,
     misplaced_token,
 )
-from txnproducer._server.refusals import refuse
+from txnproducer._server.refusals import refuse, refuse_without_a_word
 from txnproducer._server.script import Script, ScriptedFault
 from txnproducer.errors import ErrorCode
 
@@ -224,13 +224,16 @@ class ServerConnection:
             return self._serve(key, version, frame, now_ms)
         elif login.step is Step.VERSIONS_OR_HANDSHAKE and key == _API_VERSIONS:
             answer = self._api_versions(version)
-            login.versions_were_told()
+            if _is_within(version, _OF_THE_HANDSHAKE[key]):
+                login.versions_were_told()  # otherwise the client asks again (KIP-511)
         elif login.step is not Step.TOKEN:
             raise HangUpError
         elif key == _SASL_AUTHENTICATE:
             answer = self._ask_login(lambda asked: login.go_on(asked, now_ms), key, version, frame)
+        elif login.has_changed_mechanism:
+            raise HangUpError
         else:
-            answer = self._refuse_for_login(key, version, frame, now_ms)
+            answer = self._refuse_for_login(key, version, frame)
             self.is_closed = True
         self.is_closed |= login.is_refused  # once the refusal is sent
         return answer
@@ -241,11 +244,13 @@ class ServerConnection:
         asked = _decoded(_LOGIN_SCHEMAS[key], version, frame)
         return _served(lambda: ask(asked), asked)
 
-    def _refuse_for_login(self, key: int, version: int, frame: bytes, now_ms: int) -> Any:
-        """Refuse a request in the midst of a login, as far as its answer has a place for it."""
+    def _refuse_for_login(self, key: int, version: int, frame: bytes) -> Any:
+        """Refuse a request in the midst of a login. The model does not see it."""
         if key == _API_VERSIONS:
             return s.ApiVersionsResponse(
-                version=version, error_code=ErrorCode.ILLEGAL_SASL_STATE, api_keys=[]
+                version=version if _is_within(version, _OF_THE_HANDSHAKE[key]) else 0,
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                api_keys=[],
             )
         if key == _SASL_HANDSHAKE:
             return self._ask_login(misplaced_handshake, key, version, frame)
@@ -254,8 +259,7 @@ class ServerConnection:
             raise HangUpError
         api = APIS[ApiKey(key)]
         asked = _decoded(api.request, version, frame)
-        refusal = _Refusal(self._model(now_ms), ErrorCode.ILLEGAL_SASL_STATE)
-        return _served(lambda: api.serve(asked, refusal.ask, self._view), asked)
+        return _served(lambda: api.serve(asked, _refuse_in_login, self._view), asked)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -355,6 +359,13 @@ class ServerConnection:
                 if level and not self._cluster.options.is_before_4
             ],
         )
+
+
+def _refuse_in_login(request: m.Request) -> m.Response:
+    answer = refuse_without_a_word(request, ErrorCode.ILLEGAL_SASL_STATE)
+    if answer is None:
+        raise HangUpError
+    return answer
 
 
 def _is_within(version: int, known: ApiVersionRange) -> bool:

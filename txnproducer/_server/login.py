@@ -98,7 +98,7 @@ class LoginExchange(Protocol):
 
     @property
     def user(self) -> str:
-        """The user that has logged in; empty if a token's user is not known."""
+        """The user, once the login is done; empty if a token's user is not known."""
         ...
 
     @property
@@ -129,7 +129,8 @@ class _Plain:
         self.user = ""
 
     def answer(self, message: bytes) -> bytes:
-        parts = [part.decode(errors="replace") for part in message.split(b"\0")]
+        # A broker looks for no more than four.
+        parts = [part.decode(errors="replace") for part in message.split(b"\0")][:4]
         if len(parts) != len(("authorization id", "name", "password")):
             raise LoginFailedError(
                 f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"

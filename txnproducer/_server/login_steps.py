@@ -57,12 +57,18 @@ class LoginSteps:
         if is_over and self.step is Step.ANY:
             self.step = Step.HANDSHAKE
 
+    @property
+    def has_changed_mechanism(self) -> bool:
+        """Whether the login under way has another mechanism than the one before."""
+        return self._identity is not None and self._identity[0] != self._mechanism
+
     def may_begin(self) -> bool:
         """Return whether a handshake begins a login now."""
         if self.step is Step.ANY:
-            # A broker takes the request for a misplaced one if its logins do not end. (It also
-            # does so within a second after the last login. Tests need shorter sessions.)
-            return self._users.have_sessions
+            # A broker takes the request for a misplaced one if the login does not end. (It also
+            # does so within a second after the last repeated login began. Tests need shorter
+            # sessions.)
+            return self._session_end_ms is not None
         return self.step is not Step.TOKEN
 
     def versions_were_told(self) -> None:
@@ -95,8 +101,8 @@ class LoginSteps:
         Raises:
             HangUpError: a broker answers nothing.
         """
-        exchange, before = self._exchange, self._identity
-        if exchange is None or (before is not None and before[0] != self._mechanism):
+        exchange = self._exchange
+        if exchange is None or self.has_changed_mechanism:
             raise HangUpError
         try:
             token = exchange.answer(asked.auth_bytes)

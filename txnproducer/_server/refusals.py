@@ -1,6 +1,7 @@
 """Answers that refuse a request with one error code, without any change in the model.
 
-Owns: `refuse`, for scripted faults. Must not know: which code fits which request.
+Owns: the answers, for scripted faults and for clients in the midst of a login. Must not know:
+which code fits which request.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from txnproducer._protocol import messages as m
 from txnproducer._server.api import Ask
 
 _NOWHERE: Final = m.BrokerNode(-1, "", -1)
+_NO_CLUSTER: Final = m.MetadataResponse((), ())
 
 
 def refuse(request: m.Request, code: int, model: Ask) -> m.Response | None:
@@ -28,6 +30,20 @@ def refuse(request: m.Request, code: int, model: Ask) -> m.Response | None:
     if isinstance(request, m.MetadataRequest):
         return _topics(request, code, model)
     return _REFUSALS[type(request)](request, code)
+
+
+def refuse_without_a_word(request: m.Request, code: int) -> m.Response | None:
+    """Return the answer that refuses a request and tells nothing about the cluster.
+
+    Args:
+        request: of a client that is not logged in.
+        code: the error.
+
+    Returns:
+        None if the answer has no place for the error.
+    """
+    answer = refuse(request, code, lambda _: _NO_CLUSTER)
+    return _NO_CLUSTER if answer is None and isinstance(request, m.MetadataRequest) else answer
 
 
 def _topics(request: m.MetadataRequest, code: int, model: Ask) -> m.Response | None:
