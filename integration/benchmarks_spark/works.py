@@ -45,7 +45,7 @@ def frame_before(frame: Frame, writer: str) -> Frame | None:
     """Return the frame that is written right before one, without being measured.
 
     After one of the other kind the guess is wrong. Where that is measured, each batch has another
-    one right before it, so that they differ by the guess alone: after a pause Spark is quicker.
+    one right before it: after a pause Spark is quicker.
     """
     if frame.by_tasks or frame.rows not in _GUESSED_WRONG:
         return None

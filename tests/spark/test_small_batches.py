@@ -26,6 +26,7 @@ from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.lost_transactions import is_taken_over
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.reports import BatchReport
 from txnproducer.spark.rows.few_rows import MOST_BYTES
 
 FRAME, ROWS = object(), ["rows"]
@@ -63,7 +64,9 @@ def takes(monkeypatch):
 # --- the guess -----------------------------------------------------------------------------------
 
 
-def test_the_batch_after_a_small_one_is_read_and_the_one_after_a_large_one_is_not(reads):
+def test_the_batch_after_a_small_one_is_read_and_after_a_large_one_of_unknown_time_it_is_not(
+    reads,
+):
     small = SmallBatches(None)
     assert small.read(FRAME) is None  # nothing is known yet
     small.note(DRIVER_ROWS)
@@ -108,15 +111,42 @@ def test_the_more_tries_have_failed_the_more_seldom_a_batch_after_a_large_one_is
     assert tried(SmallBatches(None), reads, 40) == [0, 1, 3, 7, 15, 31]
 
 
-def test_a_small_batch_after_a_large_one_is_found_and_the_next_ones_are_tried_at_once(
-    reads, results
-):
+def test_a_small_batch_ends_the_wait_whoever_writes_it(reads, results):
     small = SmallBatches(None)
-    assert tried(small, reads, 15) == [0, 1, 3, 7]
-    small.note(DRIVER_ROWS + 1, 0, 0.2)
-    results.append(ROWS)
-    assert small.read(FRAME) is ROWS
+    assert tried(small, reads, 6) == [0, 1, 3]
+    small.note(10, 0, 0.2)  # by tasks
+    assert small.read(FRAME) is None  # as a guess, which is no try
     assert tried(small, reads, 4) == [0, 1, 3]
+    assert tried(small, reads, 3) == []
+    results.append(ROWS)
+    assert tried(small, reads, 1) == [0]
+    small.note(10, 0, 0.01)  # by the driver
+    assert small.read(FRAME) is None
+    assert tried(small, reads, 4) == [0, 1, 3]
+
+
+def test_a_small_batch_after_two_large_ones_is_found_again_and_again(reads, results):
+    small = SmallBatches(None)
+    small.note(10)
+    for _ in range(40):
+        assert small.read(FRAME) is None
+        small.note(DRIVER_ROWS + 1, 0, 0.2)
+        assert small.read(FRAME) is None
+        small.note(DRIVER_ROWS + 1, 0, 0.2)
+        results.append(ROWS)
+        assert small.read(FRAME) is ROWS
+        small.note(10, 0, 0.01)
+
+
+def test_a_replays_time_is_no_batchs(reads, results):
+    small = SmallBatches(None)
+    report = BatchReport(4, DRIVER_ROWS + 1, 0, 0, 2, 0.1, ())
+    small.note_report(report)
+    assert small.read(FRAME) is None
+    assert reads == []
+    small.note_report(replace(report, transactions=2))
+    small.read(FRAME)
+    assert len(reads) == 1
 
 
 def test_a_batch_after_one_of_seconds_or_of_an_unknown_time_is_not_tried(reads, results):

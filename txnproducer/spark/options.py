@@ -151,8 +151,8 @@ class SinkSettings:
     driver_rows: int | None = _option(
         "driverRows",
         count,
-        "the driver itself writes a batch of at most so many rows [after one that was not"
-        " larger](#small-batches); 0 for none; default 10000",
+        "the driver itself writes a batch of at most so many rows, mostly [after one that was"
+        " not larger](#small-batches); 0 for none; default 10000",
     )
     first_batch_id: int = _option(
         "firstBatchId",

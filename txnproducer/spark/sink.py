@@ -91,8 +91,8 @@ class ExactlyOnceKafkaSink:
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
         max_runs: but with "partition", how many runs of a batch may fail; 3 by default.
         max_losses: likewise, how many runs of a batch may lose an executor; 20 by default.
-        driver_rows: the most rows of a batch that the driver writes itself, after one that was
-            not larger; 0 for none, default 10,000. See docs/spark.md, "Small batches".
+        driver_rows: the most rows of a batch that the driver writes itself, mostly after one
+            that was not larger; 0 for none, default 10,000. See docs/spark.md, "Small batches".
         first_batch_id: the one batch that needs no ledger; 0 by default.
         on_event: called in the tasks with the name of an event and a dict; must be picklable.
         options: Spark's options: `kafka.*`, `topic`, `includeHeaders`, `transactionTimeout`, and

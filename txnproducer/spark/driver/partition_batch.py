@@ -181,7 +181,7 @@ class PartitionBatches:
         self.runs.batch_done()
         phases = phases_since(began_s, checked_s)
         report = report_partitions(batch.batch_id, reports, phases, self._cluster.timeout_ms())
-        self._small.note(report.rows, report.size_bytes, report.seconds)
+        self._small.note_report(report)
         return report
 
     def _write_small(
@@ -227,7 +227,7 @@ class PartitionBatches:
                 batch.batch_id, [part], phases, self._cluster.timeout_ms(), is_by_driver=True
             )
         self.runs.batch_done()
-        self._small.note(report.rows, report.size_bytes, report.seconds)
+        self._small.note_report(report)
         return report
 
     def _committed(self, done: Mapping[int, LedgerEntry]) -> LedgerEntry | None:

@@ -150,7 +150,7 @@ class PreparedBatches(PartitionBatches):
         )
         report = retrying(partitions.raise_if_stopped, bounds)(runs.attempt)
         self.runs.batch_done()
-        self._small.note(report.rows, report.size_bytes, report.seconds)
+        self._small.note_report(report)
         return report
 
 

@@ -7,10 +7,9 @@ Owns: the guess, and the choice of the quicker way to read. Must not know: how r
 they are written.
 
 Rules:
-* A batch after one that tasks wrote is mostly large. The driver tries it nevertheless, the more
-  seldom the more tries have failed, since a small one by tasks takes several times as long. It
-  does not try after a batch of seconds: there the frame's own work may be dear, and it would be
-  done twice.
+* A batch after a large one is mostly large. The driver tries it nevertheless, the more seldom the
+  more tries have failed, since a small one by tasks takes several times as long. It does not try
+  after a batch of seconds: there the frame's own work may be dear, and it would be done twice.
 * A read that fails is a wrong guess: tasks report an error of the frame as Spark does. Only a stop
   ends the batch.
 * One task reads a small frame soonest: Spark starts each task for some milliseconds. But it does
@@ -25,18 +24,20 @@ import logging
 import time
 from typing import Any, Final
 
+from txnproducer.spark.reports import BatchReport
 from txnproducer.spark.rows.few_rows import MOST_BYTES, can_read_few, read_few
 from txnproducer.spark.session import tells_of_stop
 
 _LOG = logging.getLogger(__name__)
 # The driver itself is the quicker way for many more (docs/benchmarks-spark.md). But a read of more
-# rows for nothing would cost a batch that is only little larger too much of its time.
+# rows for nothing would do the frame's own work twice for a larger part of a batch.
 DRIVER_ROWS: Final = 10_000
 # A read by many tasks that took longer had work to do, which one task would do alone.
 _QUICK_S: Final = 0.1
 # A batch by tasks that took longer had so much work that a try is not worth it.
 _TRIED_AFTER_S: Final = 1.0
 _FADES: Final = 0.98
+_MOST_DOUBLINGS: Final = 10
 
 
 class SmallBatches:
@@ -54,8 +55,9 @@ class SmallBatches:
         self._has_noted = False
         # How long the last batch took; None if that is not known.
         self._last_s: float | None = None
-        self._failed_reads = 0
-        self._since_failure = 0
+        # Of batches after large ones, since the last small one.
+        self._failed_tries = 0
+        self._passed = 0
         # How long the last read took, by whether it was in one task.
         self._seconds: dict[bool, float] = {}
 
@@ -71,8 +73,16 @@ class SmallBatches:
         self._has_noted = True
         self._last_s = seconds
         self._is_small = rows <= self._most and size_bytes <= MOST_BYTES
+        if self._is_small:
+            self._failed_tries = self._passed = 0
         if rows and size_bytes:
             self._row_bytes = size_bytes // rows
+
+    def note_report(self, report: BatchReport) -> None:
+        """Note the last batch by its report."""
+        # A replay takes less time than the batch did.
+        seconds = report.seconds if report.transactions else None
+        self.note(report.rows, report.size_bytes, seconds)
 
     def read(self, frame: Any) -> list[Any] | None:
         """Return the rows of a frame, or None if it goes by tasks.
@@ -83,7 +93,11 @@ class SmallBatches:
         Raises:
             Exception: raised by Spark for a stop.
         """
-        if not self._most or not can_read_few(frame) or not self._is_tried():
+        if (
+            not self._most
+            or not can_read_few(frame)
+            or not (self._is_small or self._takes_a_try())
+        ):
             return None
         # The JVM holds all of a read in its memory before it sends the first row.
         most = min(self._most, MOST_BYTES // max(self._row_bytes, 1))
@@ -95,26 +109,27 @@ class SmallBatches:
             if tells_of_stop(error):
                 raise
             _LOG.info("a batch goes by tasks, since the driver could not read it: %s", error)
-            self._note_read(is_failed=True)
+            batches = None
+        if batches is None:
+            self._note_failure()
             return None
         if (not in_one_task) in self._seconds:
             self._seconds[not in_one_task] *= _FADES
         self._seconds[in_one_task] = time.monotonic() - began_s
-        self._note_read(is_failed=batches is None)
+        self._is_small = True
         return batches
 
-    def _is_tried(self) -> bool:
-        if self._is_small:
-            return True
+    def _takes_a_try(self) -> bool:
         if self._last_s is None or self._last_s > _TRIED_AFTER_S:
             return False
-        self._since_failure += 1
-        return 2 * self._since_failure >= 1 << self._failed_reads
+        self._passed += 1
+        return 2 * self._passed >= 1 << min(self._failed_tries, _MOST_DOUBLINGS)
 
-    def _note_read(self, *, is_failed: bool) -> None:
-        self._is_small = not is_failed
-        self._failed_reads = self._failed_reads + 1 if is_failed else 0
-        self._since_failure = 0
+    def _note_failure(self) -> None:
+        if not self._is_small:
+            self._failed_tries += 1
+        self._is_small = False
+        self._passed = 0
 
     def _takes_one_task(self) -> bool:
         by_many, by_one = self._seconds.get(False), self._seconds.get(True)

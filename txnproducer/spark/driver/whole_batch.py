@@ -184,7 +184,7 @@ class WholeBatches:
                 transactions.attempts,
                 is_by_driver=is_by_driver,
             )
-        self._small.note(report.rows, report.size_bytes, report.seconds)
+        self._small.note_report(report)
         return replace(report, run_id=batch.run_id)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
