@@ -606,10 +606,10 @@ def a_close_without_brokers(kafka):
     )
     producer.send("orders", b"first").result(5)
     kafka.stop_node(0)
-    kept = [producer.send("orders", b"kept") for _ in range(2)]
     began_s = time.monotonic()
+    kept = [producer.send("orders", b"kept") for _ in range(2)]
     producer.close()
-    assert time.monotonic() - began_s > 0.2
+    assert time.monotonic() - began_s >= 0.3
     assert {type(each.exception()) for each in kept} == {KafkaTimeoutError}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.interrupts import Interrupt
+from tests.testing.test_memory_forks import in_child
 from tests.waiting import wait_until
 from txnproducer.errors import KafkaError
 from txnproducer.testing import InMemoryKafka
@@ -78,44 +79,16 @@ def test_a_producer_keeps_its_cluster():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_refused_at_once_and_leaves_the_parents_cluster_alone():
-    with InMemoryKafka({"orders": 1}) as kafka, kafka.producer("t") as producer:
-        producer.init_transactions()
-        reads, writes = os.pipe()
-        child = os.fork()
-        if not child:
-            texts = []
-            for call in (kafka.producer, kafka.listen, lambda: kafka.records("orders")):
-                try:
-                    call()
-                except RuntimeError as error:
-                    texts.append(str(error))
-            kafka.close()
-            os.write(writes, "\n".join(texts).encode())
-            os._exit(0)
-        os.close(writes)
-        with os.fdopen(reads) as pipe:
-            lines = pipe.read().splitlines()
-        os.waitpid(child, 0)
-        assert len(lines) == 3
-        assert all("make one in the child" in line for line in lines)
-        with producer.transaction():
-            producer.send("orders", b"one")
-        assert len(kafka.records("orders")) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_leaves_the_certificate_of_its_parent_alone():
     with InMemoryKafka() as kafka:
         kafka.listen(tls=True)
-        child = os.fork()
-        if not child:
+
+        def leave():
             kafka.close()
-            del kafka
             gc.collect()
-            os._exit(0)
-        os.waitpid(child, 0)
+
+        assert in_child(leave) == "None"
+        assert "fork" in in_child(lambda: kafka.ca_file)
         ca_file = Path(kafka.ca_file)
         assert ca_file.exists()
     assert not ca_file.exists()

@@ -70,14 +70,14 @@ def test_a_forked_child_is_refused_with_the_way_out(kafka, call):
         producer.init_transactions()
         text = in_child(lambda: call(kafka))
     assert f"lives in process {os.getpid()}" in text
-    assert "make one in the child" in text
+    assert "make a new InMemoryKafka in the child" in text
 
 
 @in_python
 def test_time_does_not_pass_in_the_fork_of_a_cluster_with_virtual_time():
     with InMemoryKafka(clock="virtual") as kafka, kafka.producer("t") as producer:
         producer.init_transactions()
-        assert "make one in the child" in in_child(lambda: kafka.sleep(10))
+        assert "make a new InMemoryKafka in the child" in in_child(lambda: kafka.sleep(10))
 
 
 def leave(kafka, error):

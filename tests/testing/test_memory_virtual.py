@@ -14,7 +14,7 @@ from tests.interrupts import Interrupt
 from tests.needs import NO_COMPILED_PARTS
 from txnproducer._record.implementation import IMPL
 from txnproducer.errors import KafkaError, KafkaTimeoutError
-from txnproducer.testing import InMemoryKafka
+from txnproducer.testing import InMemoryKafka, memory
 from txnproducer.testing._interruptible_baton import _Go
 
 in_python = pytest.mark.skipif(
@@ -278,6 +278,14 @@ def test_the_end_of_a_cluster_ends_the_threads_of_producers_that_are_still_open(
 def test_no_port_is_opened(kafka):
     with pytest.raises(RuntimeError, match='needs clock="real"'):
         kafka.listen()
+
+
+@in_python
+def test_no_certificate_is_made_for_a_port_that_cannot_be(kafka, monkeypatch):
+    monkeypatch.setattr(memory, "ListenerCertificate", None)
+    for call in (lambda: kafka.listen(tls=True), lambda: kafka.ca_file):
+        with pytest.raises(RuntimeError, match="has no ports"):
+            call()
 
 
 @pytest.mark.skipif(IMPL == "python", reason=NO_COMPILED_PARTS)

@@ -130,15 +130,15 @@ def unknown_topic(topic: str, topics: Iterable[str]) -> KeyError:
     )
 
 
-def unknown_partition(topic: str, partition: int, count: int) -> KeyError:
+def unknown_partition(topic: str, partition: int, partitions: int) -> KeyError:
     """Return the refusal of a partition that does not exist.
 
     Args:
         topic: its topic, which exists.
         partition: its number.
-        count: how many partitions the topic has.
+        partitions: how many partitions the topic has.
     """
-    known = f"it has {count}, numbered from 0" if count > 1 else "it has only 0"
+    known = f"it has {partitions}, numbered from 0" if partitions > 1 else "it has only 0"
     return KeyError(f"there is no partition {partition} of {topic!r}: {known}")
 
 

@@ -74,7 +74,8 @@ class MemoryServer:
         # The model's time begins at 0; see the rules above.
         self._begun_ns = clock_ns()
         self._process = OwnProcess(
-            "its thread: make one in the child, or give the child the addresses of listen()"
+            "its thread: make a new InMemoryKafka in the child, or give the child the addresses of"
+            " listen()"
         )
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()

@@ -50,7 +50,9 @@ class VirtualServer:
     """
 
     def __init__(self, cluster: BrokerCluster, users: Users | None = None) -> None:
-        self._process = OwnProcess("the threads of its producers: make one in the child")
+        self._process = OwnProcess(
+            "the threads of its producers: make a new InMemoryKafka in the child"
+        )
         self._cluster = cluster
         self._baton = InterruptibleBaton(cluster)
         # Seeded, and without faults of the bytes: a test asks for its faults by the script.

@@ -207,7 +207,7 @@ class InMemoryKafka:
 
         Raises:
             RuntimeError: the cluster is closed, or this process was forked after it was made, or
-                another thread has made a cluster of virtual time.
+                the cluster has virtual time and another thread has made it.
         """
         self._open.check_caller()
         given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
@@ -246,11 +246,19 @@ class InMemoryKafka:
         """The path of the certificate that clients of `listen(tls=True)` trust, in PEM form.
 
         `close()` deletes the file.
+
+        Raises:
+            RuntimeError: the cluster is closed or has virtual time, or this process was forked
+                after it was made.
         """
         return str(self._tls().ca_file)
 
     def _tls(self) -> ListenerCertificate:
-        if self._live.is_closing:
+        live = self._live
+        live.check_caller()
+        if not isinstance(live, MemoryServer):
+            live.listen(None)  # it refuses: no port can have a certificate
+        if live.is_closing:
             raise RuntimeError("this InMemoryKafka is closed: it has no certificate any more")
         if self._certificate is None:
             self._certificate = ListenerCertificate()
