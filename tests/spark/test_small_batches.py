@@ -111,7 +111,7 @@ def test_the_more_tries_have_failed_the_more_seldom_a_batch_after_a_large_one_is
     assert tried(SmallBatches(None), reads, 40) == [0, 1, 3, 7, 15, 31]
 
 
-def test_a_small_batch_ends_the_wait_whoever_writes_it(reads, results):
+def test_a_small_batch_ends_the_wait_by_driver_or_by_tasks(reads, results):
     small = SmallBatches(None)
     assert tried(small, reads, 6) == [0, 1, 3]
     small.note(10, 0, 0.2)  # by tasks
