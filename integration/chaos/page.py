@@ -54,7 +54,7 @@ HEAD = (
     {joined} were joined into later ones, and are not in the history.""",
 )
 # Of rows, and of the figures of versions.json.
-JOINED = ("e6db63e", "15c565c", "85d000d", "39b0654", "dc4898e")
+JOINED = ("e6db63e", "15c565c", "39b0654", "dc4898e")
 BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
     does not say, by the client's documentation, whether they are committed. (Ours asks then, by
     `resolve_outcome()`, and its answer counts.) "Not told" counts

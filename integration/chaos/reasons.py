@@ -38,6 +38,8 @@ Line = dict[str, Any]
 
 # Two plays of one row differ by that much in the median.
 _CHANCE_S = 0.5
+# Slow transactions excuse at most so much beyond the stall of fresh producers.
+_MOST_BEYOND_S = 5.0
 # A probe may miss one of its steps at the begin of a stall, and one at the end. Two probes take
 # steps of their own.
 _STEP_S = 0.5
@@ -163,7 +165,9 @@ def _transactions_s(ours: Line, best: Line) -> float:
         return 0.0
     aborted: int = ours.get("aborted_in_stall") or 0
     quickest = min(took.values(), default=0.0) + _version_s(ours, best)
-    return (1 + aborted) * min(took.get(OURS, quickest), quickest)
+    # Each is counted as the slowest of a probe, and not all were as slow.
+    most = min(_fresh(ours).values(), default=0.0) + _MOST_BEYOND_S
+    return min((1 + aborted) * min(took.get(OURS, quickest), quickest), most)
 
 
 def _version_s(ours: Line, best: Line) -> float:

@@ -243,22 +243,17 @@ class InMemoryKafka:
 
     @property
     def ca_file(self) -> str:
-        """The path of the certificate that clients of `listen(tls=True)` trust, in PEM form.
+        """The path of a PEM file, the certificate that clients of `listen(tls=True)` trust.
 
-        `close()` deletes the file.
-
-        Raises:
-            RuntimeError: the cluster is closed or has virtual time, or this process was forked
-                after it was made.
+        `close()` deletes it. In virtual time, after the end and in a fork there is none.
         """
         return str(self._tls().ca_file)
 
     def _tls(self) -> ListenerCertificate:
-        live = self._live
-        live.check_caller()
-        if not isinstance(live, MemoryServer):
-            live.listen(None)  # it refuses: no port can have a certificate
-        if live.is_closing:
+        self._live.check_caller()
+        if not isinstance(self._live, MemoryServer):
+            self._live.listen(None)  # it refuses: no port can have a certificate
+        if self._live.is_closing:
             raise RuntimeError("this InMemoryKafka is closed: it has no certificate any more")
         if self._certificate is None:
             self._certificate = ListenerCertificate()
