@@ -15,13 +15,17 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from txnproducer.sim.stack.baton import Baton, Timers, Turn
 
 __all__ = ["InterruptibleBaton", "run_whole"]
 
 _T = TypeVar("_T")
+
+# A signal that comes while the main thread waits for the interpreter's lock, right before it waits
+# for another lock, ends no wait: CPython asks for signals after that call.
+_LOOK_S: Final = 0.05
 
 
 class _Job:
@@ -52,7 +56,7 @@ class _Job:
         """Wait for the end of the action."""
         # An interrupt may come when the lock is taken already: the lock alone would be waited for.
         while not self._is_over:
-            self._over.acquire()
+            self._over.acquire(timeout=_LOOK_S)
 
     def give_up(self) -> None:
         """Wait for the end of the action if it has begun. Otherwise it never will."""
@@ -104,7 +108,7 @@ class _Go:
     def acquire(self) -> None:
         # Asked again after each release: an interrupted thread releases once more.
         while not self._has_baton():
-            self._bell.acquire()
+            self._bell.acquire(timeout=_LOOK_S)
 
     def release(self) -> None:
         with contextlib.suppress(RuntimeError):  # it is released already
