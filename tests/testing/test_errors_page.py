@@ -609,7 +609,7 @@ def a_close_without_brokers(kafka):
     began_s = time.monotonic()
     kept = [producer.send("orders", b"kept") for _ in range(2)]
     producer.close()
-    assert time.monotonic() - began_s >= 0.3
+    assert time.monotonic() - began_s >= 0.29  # the time-out is counted in whole milliseconds
     assert {type(each.exception()) for each in kept} == {KafkaTimeoutError}
 
 
