@@ -15,6 +15,10 @@ NO_COMPILED_PARTS = (
     " and TXNPRODUCER_IMPL=python leaves them out"
 )
 needs_compiled = pytest.mark.skipif(IMPL != "cython", reason=NO_COMPILED_PARTS)
+in_python = pytest.mark.skipif(
+    IMPL != "python",
+    reason="virtual time needs the parts in Python: run with TXNPRODUCER_IMPL=python",
+)
 
 
 def why_nothing_can_be_compiled() -> str:

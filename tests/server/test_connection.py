@@ -197,15 +197,22 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0():
     assert [(each.api_key, each.max_version) for each in found.api_keys] == [(18, 4)]
 
 
-@pytest.mark.parametrize("level", [1, 2])
-def test_api_versions_include_the_finalized_transaction_version(level):
-    bench = Bench(transaction_version=level)
+@pytest.mark.parametrize(
+    ("options", "features"),
+    [
+        ({"transaction_version": 1}, {"transaction.version": 1}),
+        ({"transaction_version": 2}, {"transaction.version": 2}),
+        ({"transaction_version": 1, "is_before_4": True}, {}),  # 3.9 does not have the feature
+    ],
+)
+def test_api_versions_include_the_finalized_transaction_version(options, features):
+    bench = Bench(**options)
     answer = bench.ask_schema(
         kp.ApiVersionsRequest(version=4, client_software_name="x", client_software_version="1"),
         kp.ApiVersionsResponse,
     )
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
-    assert levels == {"transaction.version": level}
+    assert levels == features
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -7,17 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.needs import in_python
 from txnproducer._broker.options import ClusterOptions
 from txnproducer._protocol.messages import BrokerNode
-from txnproducer._record.implementation import IMPL
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.sim.stack.broker_watch import BrokerWatch
 from txnproducer.sim.stack.options import StackOptions
 from txnproducer.sim.stack.run import StackRun
 
-in_python = pytest.mark.skipif(
-    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
-)
 HERE, GONE = BrokerNode(1, "here", 9092), BrokerNode(2, "gone", 9092)
 
 

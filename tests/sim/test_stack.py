@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.needs import in_python
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import IMPL
 from txnproducer._wire.kept_threads import NAME
@@ -37,9 +38,6 @@ from txnproducer.sim.stack.login_watch import LoginWatch
 from txnproducer.sim.stack.options import RAISES, StackOptions
 from txnproducer.sim.stack.run import StackRun, run_stack_seed
 
-in_python = pytest.mark.skipif(
-    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
-)
 compiled = pytest.mark.skipif(IMPL == "python", reason="is about the compiled parts")
 
 

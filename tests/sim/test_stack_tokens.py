@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txnproducer._record.implementation import IMPL
+from tests.needs import in_python
 from txnproducer._server.login import TokenVerdict, Users
 from txnproducer._wire import handshake
 from txnproducer._wire.kept_threads import NAME
@@ -29,10 +29,6 @@ from txnproducer.sim.stack.token_options import (
 )
 from txnproducer.sim.stack.token_watch import TokenWatch
 from txnproducer.sim.stack.tokens import ConnectionTokens, IssuedTokens
-
-in_python = pytest.mark.skipif(
-    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
-)
 
 
 def run_with(rates: dict[str, float], event_s: dict[str, float]) -> StackResult:

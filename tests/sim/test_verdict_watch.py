@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.needs import in_python
 from txnproducer._protocol.events import (
     Channel,
     ClientEvent,
@@ -22,7 +23,6 @@ from txnproducer._protocol.events import (
     ResponseFailure,
 )
 from txnproducer._protocol.messages import BrokerNode, MetadataRequest, MetadataResponse
-from txnproducer._record.implementation import IMPL
 from txnproducer._wire.diagnosis import NAME, Diagnoses
 from txnproducer.errors import DisconnectError, IllegalSaslStateError, KafkaError
 from txnproducer.sim.stack.foreign import ForeignListeners
@@ -31,9 +31,6 @@ from txnproducer.sim.stack.options import StackOptions
 from txnproducer.sim.stack.run import StackResult, StackRun
 from txnproducer.sim.stack.verdict_watch import VerdictWatch
 
-in_python = pytest.mark.skipif(
-    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
-)
 DATA, COORDINATOR = (ConnectionId(1, channel) for channel in Channel)
 CUT, VERDICT = DisconnectError("closed"), IllegalSaslStateError("the listener wants a login")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.needs import in_python
 from tests.waiting import becomes_true
-from txnproducer._record.implementation import IMPL
 from txnproducer.testing import InMemoryKafka
 
 pytestmark = [
@@ -18,11 +18,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 _PATIENCE_S = 20.0
-
-in_python = pytest.mark.skipif(
-    IMPL != "python",
-    reason="virtual time needs the parts in Python: run with TXNPRODUCER_IMPL=python",
-)
 
 
 def in_child(action: Callable[[], object]) -> str:

@@ -11,16 +11,11 @@ import time
 import pytest
 
 from tests.interrupts import Interrupt
-from tests.needs import NO_COMPILED_PARTS
+from tests.needs import NO_COMPILED_PARTS, in_python
 from txnproducer._record.implementation import IMPL
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.testing import InMemoryKafka, memory
 from txnproducer.testing._interruptible_baton import _Go
-
-in_python = pytest.mark.skipif(
-    IMPL != "python",
-    reason="virtual time needs the parts in Python: run with TXNPRODUCER_IMPL=python",
-)
 
 with_signals = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="this platform has no timer signals"
