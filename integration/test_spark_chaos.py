@@ -115,6 +115,13 @@ def test_the_page_shows_every_fault_and_the_runs_that_are_missing(tmp_path):
     assert "1 runs: of 100 rows 0 lost, 30 doubled" in rows["zombie"]
     assert "1 refused (`SinkError`)" in rows["speculation"]
     assert rows["leader"].count("not run") == 5
+    assert [each.strip() for each in rows["late-attempt"].split("|")[2:-1]] == [
+        "",
+        "",
+        "not run",
+        "",
+        "",
+    ]
     shown = page.put(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n", made)
     assert "old" not in shown
     assert shown.startswith("before\n")

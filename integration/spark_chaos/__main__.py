@@ -1,10 +1,11 @@
 """`python -m integration.spark_chaos`: the fault campaign on Spark, resumed where it stopped.
 
 Every run is noted as it ends. A run that was noted for this commit is not played again, unless it
-failed. `--runs` is for faults that kill processes; the others are played three times at most, and
-so are those of the plain writer, which is only there to compare. The input "kafka" is Spark's own
-Kafka source with `maxOffsetsPerTrigger`, "kafka-unlimited" the same without, which is played as
-seldom. It needs the one version of Spark whose connector can be had.
+failed. `--runs` is for prepared parts, the default mode. The other writers have three runs at most
+of each fault. The plain writer, which is only there to compare, reads files alone. The input
+"kafka" is Spark's own Kafka source with `maxOffsetsPerTrigger`. "kafka-unlimited" is the same
+without a limit, and has three runs at most as well. Both need the one version of Spark whose
+connector can be had.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from integration.spark_chaos import kafka_input
-from integration.spark_chaos.faults import BY_NAME, FAULTS, Fault
+from integration.spark_chaos.faults import BY_NAME, FAULTS, WRITERS, Fault, writers_of
 from integration.spark_chaos.job import Input, Writer
 from integration.spark_chaos.results import (
     RESULTS,
@@ -29,7 +30,6 @@ from integration.spark_chaos.results import (
 from integration.spark_chaos.run import run
 from integration.spark_chaos.stage import Stage
 
-WRITERS: tuple[Writer, ...] = ("partition", "batch", "prepared", "source", "plain")
 SHORT: tuple[tuple[str, Writer], ...] = (
     ("executor-after-commit", "partition"),
     ("deleted-checkpoint", "partition"),
@@ -43,7 +43,7 @@ _FEW = 3
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.spark_chaos", description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="of each fault that kills processes")
+    parser.add_argument("--runs", type=int, default=10, help="of each fault with prepared parts")
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--faults", nargs="+", choices=sorted(BY_NAME), default=sorted(BY_NAME))
     parser.add_argument("--writers", nargs="+", choices=WRITERS, default=list(WRITERS))
@@ -62,10 +62,10 @@ def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int, In
     for source, fault, writer in itertools.product(INPUTS, FAULTS, WRITERS):
         if source not in arguments.inputs or source not in fault.inputs:
             continue
-        if writer not in fault.writers:
+        if writer not in fault.writers or writer not in writers_of(source):
             continue
         if fault.name in arguments.faults and writer in arguments.writers:
-            is_many = fault.kills and writer != "plain" and source in ("files", "kafka")
+            is_many = writer == "prepared" and source in ("files", "kafka")
             runs = arguments.runs if is_many else min(arguments.runs, _FEW)
             for seed in range(arguments.seed, arguments.seed + runs):
                 yield fault, writer, seed, source

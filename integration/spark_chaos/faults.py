@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from integration.readers import Read, values
 from integration.spark_chaos.checks import Count
+from integration.spark_chaos.job import Input, Writer
 from integration.spark_chaos.scene import BATCHES, Scene
 from integration.spark_chaos.writers import HALF_WAY
 from integration.waiting import wait_until
@@ -24,7 +25,7 @@ from txnproducer.spark.errors import LedgerError, PartialReplayError, SinkError
 _STRUCK: Final = "struck"
 # The driver commits, and runs a batch again that has lost a task.
 _OF_THE_DRIVER: Final = ("batch", "prepared")
-_WRITERS: Final = ("partition", "batch", "prepared", "source", "plain")
+WRITERS: Final[tuple[Writer, ...]] = ("partition", "batch", "prepared", "source", "plain")
 _TWIN: Final = "twin"
 _SLEEP_S: Final = 12.0
 _ENDS_S: Final = 0.03  # the ends of three parts take some milliseconds
@@ -436,7 +437,6 @@ class Fault:
         name: short, in results.
         text: for people.
         play: what happens in a run.
-        kills: whether processes are killed; such faults are played more often.
         row_bytes: how long rows are.
         rows: of each batch.
         inputs: with which it is played; some need a shuffle.
@@ -446,11 +446,10 @@ class Fault:
     name: str
     text: str
     play: Play
-    kills: bool = True
     rows: int = 600
     row_bytes: int = 100
     inputs: tuple[str, ...] = ("files", "kafka", "kafka-unlimited")
-    writers: tuple[str, ...] = _WRITERS
+    writers: tuple[str, ...] = WRITERS
 
 
 FAULTS: Final = (
@@ -484,7 +483,6 @@ FAULTS: Final = (
         "zombie",
         "shuffle files lost while a task is paused half-way; its stage runs again, and it wakes",
         zombie,
-        kills=False,
         rows=3000,
         row_bytes=1000,
         inputs=("files",),
@@ -504,19 +502,16 @@ FAULTS: Final = (
         "task-retry",
         "a task fails when it has written, and is tried again",
         task_retry,
-        kills=False,
     ),
     Fault(
         "speculation",
         "a second attempt of a slow task (`spark.speculation`)",
         speculation,
-        kills=False,
     ),
     Fault(
         "time-out",
         "a task is slower than its transaction may be",
         time_out,
-        kills=False,
         # Prepared parts have no time-out as short as this, which takes seconds to play.
         writers=("partition", "batch", "source", "plain"),
     ),
@@ -573,7 +568,14 @@ FAULTS: Final = (
         other_partitions,
         inputs=("files",),
     ),
-    Fault("deleted-checkpoint", "the checkpoint is deleted", deleted_checkpoint, kills=False),
+    Fault("deleted-checkpoint", "the checkpoint is deleted", deleted_checkpoint),
 )
+
+
+def writers_of(source: Input) -> tuple[Writer, ...]:
+    """Return the writers that take part with an input. The plain one is only there to compare."""
+    return WRITERS if source == "files" else tuple(each for each in WRITERS if each != "plain")
+
+
 BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 __all__ = ["BY_NAME", "FAULTS", "End", "Fault", "Play", "WrongEndError"]

@@ -15,14 +15,20 @@ from pathlib import Path
 from integration.benchmarks.markdown import table
 from integration.spark_chaos import kafka_input
 from integration.spark_chaos.cluster import ROOT
-from integration.spark_chaos.faults import FAULTS
+from integration.spark_chaos.faults import FAULTS, Fault, writers_of
 from integration.spark_chaos.kafka_input import SPARK_VERSION
 from integration.spark_chaos.results import RESULTS, Result, load
 
 PAGE = ROOT / "docs" / "evidence.md"
 BEGIN = "<!-- made by: python -m integration.spark_chaos.page -->"
 END = "<!-- end of what is made -->"
-_HEADS = ("fault", '"partition"', '"batch"', '"prepared"', "data source", "no sink")
+_HEADS = {
+    "partition": '"partition"',
+    "batch": '"batch"',
+    "prepared": '"prepared"',
+    "source": "data source",
+    "plain": "no sink",
+}
 
 
 def lines(results: Sequence[Result]) -> Iterator[str]:
@@ -49,17 +55,16 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
                 f" {limit} `maxOffsetsPerTrigger`:"
             )
             yield ""
+        heads = {name: _HEADS[name] for name in writers_of(source)}
         faults = [fault for fault in FAULTS if source in fault.inputs]
-        yield from table(_HEADS, [_row(fault.name, fault.text, found) for fault in faults])
+        cells = [[each.text, *(_cell(each, name, found) for name in heads)] for each in faults]
+        yield from table(("fault", *heads.values()), cells)
 
 
-def _row(name: str, text: str, results: Sequence[Result]) -> list[str]:
-    writers = ("partition", "batch", "prepared", "source", "plain")
-    found = [[r for r in results if (r.fault, r.writer) == (name, w)] for w in writers]
-    return [text, *(_cell(each) for each in found)]
-
-
-def _cell(results: Sequence[Result]) -> str:
+def _cell(fault: Fault, writer: str, every: Sequence[Result]) -> str:
+    if writer not in fault.writers:
+        return ""
+    results = [each for each in every if (each.fault, each.writer) == (fault.name, writer)]
     if not results:
         return "not run"
     if results[0].writer == "plain":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from integration.spark_chaos.cluster import ROOT
+from integration.spark_chaos.job import Input
 
 RESULTS = Path("results") / "chaos-spark.jsonl"
 _JUDGED = ("txnproducer", "integration/spark_chaos")
@@ -50,7 +51,7 @@ class Result:
     torn: int = 0
     passes: int = 0
     text: str = ""
-    input: str = "files"
+    input: Input = "files"
 
     @property
     def name(self) -> str:
