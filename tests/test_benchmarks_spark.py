@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -14,6 +15,7 @@ from integration.benchmarks_spark.works import (
     NO_OPS,
     OURS,
     SPARK,
+    SPARK_THERE,
     TARGETS,
     WRONG_GUESS,
     Frame,
@@ -71,11 +73,18 @@ def test_a_target_of_rows_a_second_is_missed_below_its_limit(ms: float, is_met: 
 
 
 def test_a_wrong_guess_is_held_to_the_same_batch_without_it() -> None:
-    found = [each for each in TARGETS if each.writer == WRONG_GUESS[0]]
-    assert {each.beside for each in found} == {OURS[0]}
+    found = [each for each in TARGETS if (each.writer, each.beside) == (WRONG_GUESS[0], OURS[0])]
     assert {100, 10_001} < {each.rows for each in found}
     (one,) = (each for each in found if each.rows == 10_001)
     assert curve(10_001, own=1.0, ours=100.0, wrong=130.0).ratio(one) == 1.3
+
+
+def test_a_small_batch_after_a_large_one_is_held_to_sparks_own_in_that_place() -> None:
+    found = [each for each in TARGETS if each.beside == SPARK_THERE]
+    assert {(each.rows, each.writer) for each in found} == set(
+        itertools.product((100, 10_000), WRONG_GUESS)
+    )
+    assert frame_before(Frame(100), SPARK_THERE) == frame_before(Frame(100), WRONG_GUESS[0])
 
 
 def test_a_target_without_figures_has_no_ratio() -> None:

@@ -25,6 +25,7 @@ from integration.benchmarks_spark.works import (
     NO_OPS,
     OURS,
     SPARK,
+    SPARK_THERE,
     WRONG_GUESS,
     Frame,
     batches_of,
@@ -204,7 +205,7 @@ class Bench:
         options = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers, "topic": topic}
 
         def save(frame: Any, _: int) -> None:
-            if writer == SPARK:
+            if writer in (SPARK, SPARK_THERE):
                 frame.write.format("kafka").options(**options).save()
             elif writer == IN_JVM:
                 frame.write.format("noop").mode("overwrite").save()

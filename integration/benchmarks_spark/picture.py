@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from integration.benchmarks_spark.figures import Part
-from integration.benchmarks_spark.works import NO_OPS, OURS, SPARK, WRONG_GUESS
+from integration.benchmarks_spark.works import NO_OPS, OURS, SPARK, SPARK_THERE, WRONG_GUESS
 from integration.chart import Axis, by_powers, in_time, line, opening, rules
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 430, 74, 34, 62, 44
 _COLOURS = ("first", "second", "third")
 _KINDS = {
     SPARK: "fourth",
+    SPARK_THERE: "fourth dashed",
     **dict(zip(OURS, _COLOURS, strict=True)),
     **{name: f"{kind} dashed" for name, kind in zip(WRONG_GUESS, _COLOURS, strict=True)},
     **dict(zip(NO_OPS, ("beside", "beside dashed"), strict=True)),

@@ -4,8 +4,8 @@ Every run is noted as it ends. A run that was noted for this commit is not playe
 failed. `--runs` is for prepared parts, the default mode. The other writers have three runs at most
 of each fault. The plain writer, which is only there to compare, reads files alone. The input
 "kafka" is Spark's own Kafka source with `maxOffsetsPerTrigger`. "kafka-unlimited" is the same
-without a limit, and has three runs at most as well. Both need the one version of Spark whose
-connector can be had.
+without a limit: three runs of each fault with prepared parts, and one of each other writer. Both
+need the one version of Spark whose connector can be had.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHORT: tuple[tuple[str, Writer], ...] = (
     ("driver-after-decision", "prepared"),
 )
 INPUTS: tuple[Input, ...] = ("files", "kafka", "kafka-unlimited")
-_FEW = 3
+_FEW = 3  # runs of a fault
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,10 +65,15 @@ def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int, In
         if writer not in fault.writers or writer not in writers_of(source):
             continue
         if fault.name in arguments.faults and writer in arguments.writers:
-            is_many = writer == "prepared" and source in ("files", "kafka")
-            runs = arguments.runs if is_many else min(arguments.runs, _FEW)
+            runs = _runs_of(writer, source, arguments.runs)
             for seed in range(arguments.seed, arguments.seed + runs):
                 yield fault, writer, seed, source
+
+
+def _runs_of(writer: Writer, source: Input, most: int) -> int:
+    if source == kafka_input.UNLIMITED:
+        return min(most, _FEW) if writer == "prepared" else 1
+    return most if writer == "prepared" else min(most, _FEW)
 
 
 def main() -> int:
