@@ -1,8 +1,15 @@
-"""The end of a driver of prepared parts, at a step that counts, in the process of a test."""
+"""The end of a driver at a step that counts, in the process of a test."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
 from integration.spark_frames import keyless
+from txnproducer import TransactionalProducer
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient
 
@@ -31,3 +38,39 @@ def kill(patch, ended):
 def others(spark):
     """Make a frame of other rows, in another number of partitions."""
     return keyless(spark, 30, partitions=4, first=1000)
+
+
+@contextmanager
+def kill_at_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
+    """Yield a function that ends the driver before its n-th step towards the cluster."""
+    count = 0
+    last: int | None = None
+    names = (
+        "init_transactions",
+        "begin_transaction",
+        "send",
+        "send_offsets_to_transaction",
+        "commit_transaction",
+    )
+
+    def counted(usual: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: TransactionalProducer, *arguments: Any, **named: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == last:
+                raise DeadDriverError
+            return usual(self, *arguments, **named)
+
+        return step
+
+    for name in names:
+        monkeypatch.setattr(
+            TransactionalProducer, name, counted(getattr(TransactionalProducer, name))
+        )
+
+    def begin(n: int | None) -> None:
+        nonlocal count, last
+        count, last = 0, n
+
+    yield begin
+    begin(None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from integration.spark_frames import expected, wait_for
-from txnproducer import TransactionalProducer
+from integration.spark_kills import DeadDriverError, kill_at_step
+from txnproducer import admin
 from txnproducer.admin import committed_offsets, group_ids
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
@@ -25,44 +26,11 @@ SETTINGS = {"transaction.timeout.ms": "60000", "max.block.ms": "60000"}
 PARTS = 2
 
 
-class Killed(BaseException):
-    """The end of a process, which no handler of errors sees."""
-
-
 @pytest.fixture
 def kill_at(monkeypatch):
-    """Return a function that ends the driver before its n-th step towards the cluster."""
-    count = 0
-    last = None
-    names = (
-        "init_transactions",
-        "begin_transaction",
-        "send",
-        "send_offsets_to_transaction",
-        "commit_transaction",
-    )
-
-    def counted(usual):
-        def step(self, *arguments, **named):
-            nonlocal count
-            count += 1
-            if count == last:
-                raise Killed
-            return usual(self, *arguments, **named)
-
-        return step
-
-    for name in names:
-        monkeypatch.setattr(
-            TransactionalProducer, name, counted(getattr(TransactionalProducer, name))
-        )
-
-    def begin(n):
-        nonlocal count, last
-        count, last = 0, n
-
-    yield begin
-    begin(None)
+    """See `kill_at_step`."""
+    with kill_at_step(monkeypatch) as begin:
+        yield begin
 
 
 def groups_of(kafka, topic):
@@ -100,6 +68,11 @@ def write_part(ledger, topic, part, batch_id):
             ledger.write(producer, part, LedgerEntry(batch_id, "query", PARTS, 1, "0" * 32))
 
 
+def tasks_ledger(ledger):
+    """Return the ledger of a task, which goes on from the driver's records."""
+    return ledger.knowing(ledger.read_so_far())
+
+
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_partitions_move_whichever_step_a_start_ends_at(kafka, topic, ledgers, kill_at, is_torn):
     offsets, in_topic = ledgers
@@ -115,7 +88,7 @@ def test_partitions_move_whichever_step_a_start_ends_at(kafka, topic, ledgers, k
         try:
             _, done = Runs(in_topic(), rules).enter(batch, SETTINGS)
             break
-        except Killed:
+        except DeadDriverError:
             ends += 1
         finally:
             kill_at(None)
@@ -125,7 +98,7 @@ def test_partitions_move_whichever_step_a_start_ends_at(kafka, topic, ledgers, k
     assert set(done) == ({0} if is_torn else set())
     for _ in range(2):  # the second time all is there already
         for part in range(PARTS):
-            write_part(in_topic().for_tasks(), topic, part, 1)
+            write_part(tasks_ledger(in_topic()), topic, part, 1)
     wait_for(kafka, topic, expected(2 * PARTS))
     assert not in_topic().is_moving
     marks = {name for name, place in groups_of(kafka, topic).items() if place}
@@ -147,7 +120,7 @@ def test_whole_batches_move_whichever_step_a_start_ends_at(kafka, topic, ledgers
         try:
             found = driver.enter(LedgerBatch(0, "query", 0), SETTINGS)
             break
-        except Killed:
+        except DeadDriverError:
             ends += 1
         finally:
             kill_at(None)
@@ -157,3 +130,20 @@ def test_whole_batches_move_whichever_step_a_start_ends_at(kafka, topic, ledgers
     assert not in_topic().is_moving
     with pytest.raises(LedgerError, match='ledger="topic"'):
         old.enter(LedgerBatch(1, "query", 0), SETTINGS)
+
+
+def test_the_mark_of_whole_batches_that_has_expired_comes_back_with_a_batch(kafka, topic, ledgers):
+    offsets, in_topic = ledgers
+    for batch_id in range(2):
+        batch = LedgerBatch(batch_id, "query", 0)
+        driver = BatchTransactions(in_topic(), LedgerRules(), lambda *_: None)
+        driver.enter(batch, SETTINGS)
+        if batch_id:
+            with admin.connect(kafka.bootstrap_servers) as client:
+                client.delete_groups([offsets.whole_group])
+            assert "batch" not in groups_of(kafka, topic)
+        driver.write(batch, lambda *_: [])
+        driver.close()
+    old = BatchTransactions(offsets, LedgerRules(), lambda *_: None)
+    with pytest.raises(LedgerError, match='ledger="topic"'):
+        old.enter(LedgerBatch(2, "query", 0), SETTINGS)

@@ -135,3 +135,10 @@ def test_a_run_that_is_older_than_the_ledger_keeps_it_is_forgotten(
 def test_a_name_that_the_sink_cannot_keep_is_refused(spark, sink, arguments, call, told):
     with pytest.raises(InvalidConfigurationError, match=told):
         sink(**arguments).write(keyed(spark, 10), **call)
+
+
+def test_the_first_run_of_a_process_is_judged_by_the_last_run(spark, sink):
+    """A scheduler starts a process for each run, so that nothing else is known."""
+    sink().write(keyed(spark, 10), run_id="monday")
+    report = sink(driver_rows=None).write(keyed(spark, 10, first=10), run_id="tuesday")
+    assert report.is_by_driver

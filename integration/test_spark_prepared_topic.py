@@ -8,11 +8,12 @@ import pytest
 
 from integration.readers import read_with_confluent
 from integration.spark_frames import expected, keyed, keyless, wait_for
-from integration.spark_kills import DeadDriverError, kill, others
+from integration.spark_kills import DeadDriverError, kill, kill_at_step, others
 from txnproducer.spark import LedgerError
 from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+_MOST_STEPS = 60
 
 
 @pytest.fixture
@@ -66,3 +67,31 @@ def test_a_ledger_in_offsets_moves_when_its_parts_are_ended(
         make_sink(atomicity="prepared").write(keyless(spark, 10), 3)
     assert sink().write(keyless(spark, 10, first=70), 2).transactions == 0
     wait_for(kafka, topic, expected(80))
+
+
+def test_decided_parts_move_whichever_step_a_start_ends_at(
+    spark, kafka, topic, sink, make_sink, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        kill(patch, 1)
+        with pytest.raises(DeadDriverError):
+            make_sink(atomicity="prepared").write(keyed(spark, 60), 0)
+    ends = 0
+    with kill_at_step(monkeypatch) as kill_at:
+        for step in range(1, _MOST_STEPS):
+            kill_at(step)
+            try:
+                report = sink().write(others(spark), 0)
+                break
+            except DeadDriverError:
+                ends += 1
+            finally:
+                kill_at(None)
+        else:
+            pytest.fail("the move has more steps")
+    assert ends >= 10
+    assert (report.rows, report.transactions, report.has_other_rows) == (60, 0, True)
+    with pytest.raises(LedgerError, match='ledger="topic", for good'):
+        make_sink(atomicity="prepared").write(keyless(spark, 10), 1)
+    sink().write(keyless(spark, 10, first=60), 1)
+    wait_for(kafka, topic, expected(70))

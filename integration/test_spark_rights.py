@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections import Counter
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from txnproducer import admin
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
+from txnproducer.spark.driver import frames
 from txnproducer.spark.errors import MissingRightError
 from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.testing import EmbeddedKafka
@@ -32,7 +34,7 @@ from txnproducer.testing import EmbeddedKafka
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 _NUMBERS = itertools.count()
 VALUE = StructType().add("value", "string")
-PASSWORD = "secret"
+PASSWORD = "never-to-be-logged"
 _LISTENER = "listener.name.sasl_plaintext"
 _OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 _TOKEN_LOGIN = f'{_OAUTH_MODULE} unsecuredLoginStringClaim_sub="broker";'
@@ -235,6 +237,35 @@ def by_client_credentials():
         }
         # The driver, and each Python worker of two at most.
         assert 1 <= len(endpoint.asked) <= 3
+
+
+@pytest.mark.parametrize("ledger_in", ["offsets", "topic"])
+@pytest.mark.parametrize("atomicity", ["partition", "batch", "prepared"])
+def test_no_order_to_tasks_holds_the_password(
+    spark, cluster, setting, atomicity, ledger_in, monkeypatch
+):
+    """Orders are properties of jobs, and Spark writes these into its event log."""
+    user, topic, ledger, sink_id, needs = setting
+    of_ledger = (ACLOperation.READ, ACLOperation.WRITE, ACLOperation.CREATE)
+    name = f"{sink_id}.ledger"
+    more = [(ResourceType.TOPIC, name, each) for each in of_ledger]
+    cluster.grant(user, *needs.values(), *more)
+    orders = []
+    write = frames._written
+
+    def note(order):
+        orders.append(pickle.dumps(order))
+        return write(order)
+
+    monkeypatch.setattr(frames, "_written", note)
+    options = options_of(cluster, user, topic, ledger, sink_id)
+    usual = {"queryId": "query", "driverRows": "0", "ledger": ledger_in, "atomicity": atomicity}
+    sink = ExactlyOnceKafkaSink(options={**options, **usual})
+    for batch_id in range(2):
+        sink.write(keyed(spark, 20, partitions=2), batch_id)
+    sink.close()
+    assert len(orders) >= 2
+    assert not any(PASSWORD.encode() in order for order in orders)
 
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])

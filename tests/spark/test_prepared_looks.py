@@ -26,6 +26,7 @@ from txnproducer.spark.ledger.decided_runs import RunState
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.take_over import TakeOver
 
 OURS = PlanEntry(1, "query", 2, is_prepared=True)
 OF_ANOTHER = PlanEntry(2, "query", 2, is_prepared=True)
@@ -143,11 +144,11 @@ def test_a_take_over_goes_no_further_while_a_decided_part_may_be_open(steps):
 
 def test_a_refresh_ends_decided_parts_before_it_takes_their_ids(steps, monkeypatch):
     monkeypatch.setattr(Runs, "refresh", lambda *_: steps.append("refresh"))
-    driver = begun(steps, [OURS])
+    driver = begun(steps, [OURS, OURS, OURS])
     monkeypatch.setattr(driver, "_planning", lambda _: nullcontext())
     monkeypatch.setattr(driver, "_roll_forward", lambda _: steps.append("roll forward"))
     driver.refresh("query", {})
-    assert steps == ["look", "roll forward", "refresh"]
+    assert steps == ["look", "look", "roll forward", "refresh"]
     steps.clear()
     assert driver.refresh("another query", {}) == 0
     assert steps == ["look"], "the driver of another query is not fenced"
@@ -163,6 +164,39 @@ def test_a_refresh_takes_no_id_once_another_driver_has_begun(steps, monkeypatch)
     with pytest.raises(StaleRunError):
         begun(steps, [OF_ANOTHER])._refresh(1, OURS, {})
     assert steps == ["look"]
+
+
+def test_a_driver_that_was_replaced_refreshes_nothing(steps, monkeypatch):
+    driver = begun(steps, [OF_ANOTHER])
+    monkeypatch.setattr(driver, "_planning", lambda _: steps.append("take"))
+    with pytest.raises(StaleRunError):
+        driver.refresh("query", {})
+    assert set(steps) == {"look"}, "the other driver is not fenced"
+
+
+def test_a_driver_that_is_replaced_in_the_midst_of_a_refresh_takes_no_part(steps, monkeypatch):
+    driver = begun(steps, [OURS, OURS, OF_ANOTHER])
+    monkeypatch.setattr(driver, "_planning", lambda _: nullcontext())
+    with pytest.raises(StaleRunError):
+        driver.refresh("query", {})
+    assert set(steps) == {"look"}
+
+
+def test_an_entry_that_was_taken_over_shows_no_part_of_a_decision_to_be_committed(steps):
+    """A checkpoint was rewound from batch 50 to 10, which was decided, and part 0 was ended."""
+    driver: Any = begun(steps, [OURS])
+    driver._taking = TakeOver(LedgerRules(on_foreign_ledger="take_over"))
+    parts = {slot: ProducerIdAndEpoch(5 + slot, 0) for slot in range(2)}
+    decision = Decision(3, LedgerBatch(10, "query", 2), True, parts)
+    ahead = LedgerEntry(50, "query", 2, 1, "00", decision=2)
+    entries = {0: LedgerEntry(10, "query", 2, 1, "00", decision=3), 1: ahead}
+    driver._ledger.put(decision=decision, entries=entries)
+    driver._roll_forward({})
+    assert steps == ["look"], "whoever did not take over has gone on to batch 50"
+    steps.clear()
+    driver._taking.look_at(None, entries, "query")
+    driver._roll_forward({})
+    assert steps == ["look", "end [1]"]
 
 
 def check_of_a_named_run(steps, monkeypatch, plan, check):

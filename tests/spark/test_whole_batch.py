@@ -309,20 +309,19 @@ def test_a_records_own_error_is_the_users_with_all_that_follows_from_it():
 # --- the bounds of runs --------------------------------------------------------------------------
 
 
-def failing(bounds, error=None):
+def failing(bounds):
     """Let a run begin and fail. Return whether it was the last one."""
     bounds.begin()
-    return bounds.fail(SimpleNamespace(outcome=SimpleNamespace(exception=lambda: error)))
+    return bounds.fail(SimpleNamespace(outcome=None))
 
 
 def test_a_run_that_lost_an_executor_has_a_bound_of_its_own():
-    bounds = RunBounds(max_runs=2, max_losses=4, has_lost=losses(True, True, False, False, False))
+    bounds = RunBounds(max_runs=2, max_losses=4, has_lost=losses(True, True, False, False))
     assert not failing(bounds)
     assert not failing(bounds)
     assert (bounds.failures, bounds.losses, bounds.is_last) == (0, 2, False)
-    assert not failing(bounds, SparkError("ExecutorLostFailure (executor 3 exited)"))
-    assert not failing(bounds, SparkError("a task failed"))
-    assert (bounds.failures, bounds.losses, bounds.is_last) == (1, 3, True)
+    assert not failing(bounds)
+    assert (bounds.failures, bounds.losses, bounds.is_last) == (1, 2, True)
     assert failing(bounds)
 
 
@@ -336,7 +335,7 @@ def test_lost_executors_end_a_batch_at_their_bound():
 def losses(*found):
     """Return whether an executor was lost, for one run after the other."""
     each = iter(found)
-    return lambda since_s: abs(time.time() - since_s) < 60 and next(each)
+    return lambda since_s, _: abs(time.time() - since_s) < 60 and next(each)
 
 
 def test_a_batch_is_tried_as_often_as_its_bounds_allow(whole):
@@ -404,6 +403,14 @@ def test_an_executor_that_spark_has_not_given_back_itself_is_lost(known, is_lost
     scala = SimpleNamespace(statusStore=lambda: store)
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala))
     frame = SimpleNamespace(_jdf=None, sparkSession=SimpleNamespace(sparkContext=context))
-    assert losses_of(frame)(10.0) is is_lost
+    assert losses_of(frame)(10.0, SparkError("a task failed")) is is_lost
     context._jsc = None  # Spark was stopped
-    assert not losses_of(frame)(10.0)
+    assert not losses_of(frame)(10.0, None)
+
+
+def test_the_error_of_a_job_may_name_the_executor_that_was_lost_but_not_under_connect():
+    error = SparkError("ExecutorLostFailure (executor 3 exited)")
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=None))
+    assert losses_of(frame)(10.0, error)
+    of_connect = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})
+    assert not losses_of(of_connect())(10.0, error)

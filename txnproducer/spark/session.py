@@ -45,6 +45,8 @@ _INTERRUPTED: Final = (
 # interrupted whenever its executor is lost or its stage is over.
 # Spark's reason for an executor that it has given back, as one without work.
 _GIVEN_BACK: Final = "killed by driver"
+# In the error of a job that has lost the executor of a task.
+_LOST: Final = "ExecutorLostFailure"
 _OF_A_TASK: Final = "Job aborted due to stage failure"
 
 
@@ -189,14 +191,16 @@ def _is_interrupted(df: Any, error: BaseException) -> bool:
     return False
 
 
-def losses_of(df: Any) -> Callable[[float], bool]:
-    """Return a function that says whether an executor was lost since a time, by `time.time`.
+def losses_of(df: Any) -> Callable[[float, BaseException | None], bool]:
+    """Return a function that says whether a job has lost an executor.
 
-    Spark's own listener notes the executors that are gone, with the reason. One that had no work
-    and was given back is no loss. Under Spark Connect, and where Spark does not say, none is lost.
+    It is called with the time when the job began, by `time.time`, and the job's error. The error
+    may name the loss. Spark's own listener notes the executors that are gone, with the reason. One
+    that had no work and was given back is no loss. Under Spark Connect none is lost: there each
+    loss counts as a failure.
     """
     if is_connect(df):
-        return lambda since_s: False  # noqa: ARG005
+        return lambda since_s, error: False  # noqa: ARG005
     context = context_of(df)
 
     def is_lost(executor: Any, since_ms: float) -> bool:
@@ -206,7 +210,9 @@ def losses_of(df: Any) -> Callable[[float], bool]:
         reason = executor.removeReason()
         return not (reason.isDefined() and _GIVEN_BACK in reason.get())
 
-    def has_lost(since_s: float) -> bool:
+    def has_lost(since_s: float, error: BaseException | None) -> bool:
+        if _LOST in str(error):
+            return True
         try:
             store = context._jsc.sc().statusStore()  # noqa: SLF001 - there is no public way
             known = store.executorList(False)

@@ -40,12 +40,8 @@ _REFUSALS: Final = tuple(
 )
 
 
-# In the error of a job that has lost the executor of a task.
-_LOST: Final = "ExecutorLostFailure"
-
-
-def _none_since(since_s: float) -> bool:
-    del since_s
+def _none(since_s: float, error: BaseException | None) -> bool:
+    del since_s, error
     return False
 
 
@@ -55,7 +51,7 @@ class RunBounds:
     Args:
         max_runs: runs that failed, the last one included.
         max_losses: runs in which an executor was lost.
-        has_lost: says whether an executor was lost since a time; see `session.losses_of`.
+        has_lost: says whether an executor was lost; see `session.losses_of`.
 
     Attributes:
         failures: how many runs failed by themselves so far.
@@ -66,7 +62,7 @@ class RunBounds:
         self,
         max_runs: int = MAX_RUNS,
         max_losses: int = MAX_LOSSES,
-        has_lost: Callable[[float], bool] = _none_since,
+        has_lost: Callable[[float, BaseException | None], bool] = _none,
     ) -> None:
         self._max_runs = max_runs
         self._max_losses = max_losses
@@ -82,7 +78,7 @@ class RunBounds:
         """Note the failure of a run. Return whether it was the last one."""
         error = None if state.outcome is None else state.outcome.exception()
         # Spark's listener may learn of a loss after the job.
-        if _LOST in str(error) or self._has_lost(self._began_s):
+        if self._has_lost(self._began_s, error):
             self.losses += 1
         else:
             self.failures += 1

@@ -174,7 +174,7 @@ class PartitionBatches:
             partitions.count,
             taken_over=plan.taken_over,
             slots=slots,
-            ledger=plan.ledger,
+            known=self._ledger.read_so_far(),
         )
         reports = _run_tasks(partitions, plan, order)
         # Not after an error: then the ledger shows whether the run can go on.
@@ -273,7 +273,9 @@ class PartitionBatches:
         if len(done) == batch.writers:
             _LOG.info("batch %d is committed already; its rows are compared", batch.batch_id)
         # After the look: tasks read only what has been written since.
-        plan = replace(self._batch_plan(batch, run), ledger=self._ledger.for_tasks())
+        plan = replace(
+            self._batch_plan(batch, run), ledger=self._ledger.knowing(self._ledger.read_so_far())
+        )
         return plan, done
 
     def _batch_plan(self, batch: LedgerBatch, run: int) -> BatchPlan:

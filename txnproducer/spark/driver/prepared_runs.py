@@ -212,11 +212,17 @@ class PreparedRuns(Runs):
         found, _ = self._ledger.read(waits_for_undecided=False)
         if found is None or found.query_id != query_id:
             return 0
+        self.check_not_replaced()
         self.leave()
         with self._planning(settings):
             self._roll_forward(settings)
         self._planner.let_go()
-        return super().refresh(query_id, settings)
+        # A run that another driver begins from here on must not be taken for this one's.
+        self._plan = self._begun
+        try:
+            return super().refresh(query_id, settings)
+        finally:
+            self._plan = None
 
     # --- steps of `Runs`, done by ids that are kept ---------------------------------------------
 
@@ -288,7 +294,13 @@ class PreparedRuns(Runs):
         self.next_decision = decision.number + 1
         # Not waited for: a part of a later batch, which nobody has decided, would keep its entry
         # undecided until its id is taken.
-        slots = open_parts(self._ledger, decision, waits_for_undecided=False)
+        batch = decision.batch
+        slots = open_parts(
+            self._ledger,
+            decision,
+            lambda entries: self._taking.of(entries, batch.batch_id, batch.query_id),
+            waits_for_undecided=False,
+        )
         if not slots:
             return
         leases = decision.leases(self._ledger.transactional_id)

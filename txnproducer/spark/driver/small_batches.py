@@ -36,6 +36,9 @@ DRIVER_ROWS: Final = 10_000
 _QUICK_S: Final = 0.1
 # A batch by tasks that took longer had so much work that a try is not worth it.
 _TRIED_AFTER_S: Final = 1.0
+# Before a batch with bytes was seen, as after a start. A ledger's entry has none, and the rows may
+# be large.
+_ASSUMED_ROW_BYTES: Final = 64 * 1024
 _FADES: Final = 0.98
 _MOST_DOUBLINGS: Final = 10
 
@@ -51,6 +54,7 @@ class SmallBatches:
         self._most = DRIVER_ROWS if driver_rows is None else driver_rows
         # Without a batch before, the user's word is the only hint.
         self._is_small = driver_rows is not None
+        self._assumed_bytes = 0 if self._is_small else _ASSUMED_ROW_BYTES
         self._row_bytes = 0
         self._has_noted = False
         # How long the last batch took; None if that is not known.
@@ -100,7 +104,8 @@ class SmallBatches:
         ):
             return None
         # The JVM holds all of a read in its memory before it sends the first row.
-        most = min(self._most, MOST_BYTES // max(self._row_bytes, 1))
+        row_bytes = self._row_bytes or self._assumed_bytes
+        most = min(self._most, MOST_BYTES // max(row_bytes, 1))
         in_one_task = self._takes_one_task()
         began_s = time.monotonic()
         try:

@@ -9,6 +9,8 @@ then written as a part of the batch, with a claim of the driver's own after thos
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 
 from txnproducer._shell.record_writer import RecordWriter
@@ -19,7 +21,7 @@ from txnproducer.spark.ledger.named_runs import read_run, topic_ledger, write_ru
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rules import LedgerRules, check_owner
-from txnproducer.spark.ledger.store import Ledger, LedgerView
+from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger, LedgerView
 from txnproducer.spark.ledger.take_over import TakeOver
 
 
@@ -31,7 +33,8 @@ class WholeLedger:
         rules: for an entry that does not fit.
 
     Attributes:
-        last: the entry of the last whole batch that a look has found.
+        last: the entry of the last whole batch that a look has found: a named one for a named
+            run, a numbered one otherwise.
     """
 
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
@@ -39,6 +42,7 @@ class WholeLedger:
         self._taking = TakeOver(rules)
         self._takes_over = rules.takes_over
         self.last: LedgerEntry | None = None
+        self._marked_until_s = -math.inf
 
     def look(self, batch: LedgerBatch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
         """Return the entry of a batch if it is committed.
@@ -50,7 +54,7 @@ class WholeLedger:
         # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
         check_one_atomicity(self._ledger, view, "batch")
-        self.last = view.whole
+        self.last = view.whole if batch.run_id is None else view.run
         if batch.run_id is not None or view.run is not None:
             self._check_owner(view, batch)
         if batch.run_id is not None:
@@ -103,6 +107,10 @@ class WholeLedger:
         Raises:
             KafkaError: refused, or failed; abort.
         """
+        if time.monotonic() >= self._marked_until_s:
+            # If the transaction is aborted, the next mark comes hours later. One lives for days.
+            self._ledger.mark_whole(producer)
+            self._marked_until_s = time.monotonic() + REFRESH_AFTER_S
         if lease is None or not self._ledger.own_claims:
             self._write(producer, entry)
             return

@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from txnproducer.spark.errors import TornBatchError
@@ -68,9 +68,20 @@ class RunState:
 
 
 def open_parts(
-    ledger: Ledger, decision: Decision, *, waits_for_undecided: bool = True
+    ledger: Ledger,
+    decision: Decision,
+    taken_over: Callable[[dict[int, LedgerEntry]], Container[int]] = lambda _: (),
+    *,
+    waits_for_undecided: bool = True,
 ) -> list[int]:
     """Return the slots of a decision that no entry shows to be committed.
+
+    Args:
+        ledger: of the sink.
+        decision: its last one.
+        taken_over: returns the slots among these entries that are taken over. Such an entry shows
+            nothing: a checkpoint was rewound, so it is ahead of a batch that was decided later.
+        waits_for_undecided: see `Ledger.read`.
 
     Raises:
         UnstableOffsetCommitError, KafkaError: see `Ledger.read`.
@@ -85,7 +96,12 @@ def open_parts(
         if entry is None or entry.decision != decision.number:
             return []
         entries = read_run_parts(log, decision.parts, waits_for_undecided=waits_for_undecided)
-    return [slot for slot in decision.parts if not decision.has_committed(entries.get(slot))]
+    over = taken_over(entries)
+    return [
+        slot
+        for slot in decision.parts
+        if slot in over or not decision.has_committed(entries.get(slot))
+    ]
 
 
 def check_nothing_torn(ledger: Ledger, decision: Decision | None, batch: LedgerBatch) -> None:

@@ -31,6 +31,7 @@ from txnproducer.spark.ledger.decisions import Decision, parse_decision, pieces_
 from txnproducer.spark.ledger.entries import Found, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
 from txnproducer.spark.ledger.move import refuse_moved
+from txnproducer.spark.ledger.topic_log import Snapshot
 
 # Of an entry that nothing changes. Much less than brokers keep offsets: seven days by default.
 REFRESH_AFTER_S: Final = 6 * 3600.0
@@ -342,8 +343,16 @@ class Ledger:
     def move(self, producer: TransactionalProducer, group: str, *, is_last: bool = False) -> None:
         """Move an id's entry to this place, after the id was taken."""
 
-    def for_tasks(self) -> Self:
-        """Return the ledger for the tasks of a batch."""
+    def mark_whole(self, producer: TransactionalProducer) -> None:
+        """Add the mark of another place to a whole batch's transaction, before it can expire."""
+
+    def read_so_far(self) -> Snapshot | None:
+        """Return the records that the driver has read, for its tasks; None if they ask anyway."""
+        return None
+
+    def knowing(self, known: Snapshot | None) -> Self:
+        """Return the ledger for a task that goes on from the records that the driver has read."""
+        del known
         return self
 
 

@@ -25,7 +25,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
-from typing import Final
+from typing import Final, Self
 
 from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.admin import LogRecord
@@ -245,6 +245,10 @@ class TopicLedger(Ledger):
         if group == self.plan_group and isinstance(writer, TransactionalProducer):
             self._mark(writer, group)
 
+    def mark_whole(self, producer: TransactionalProducer) -> None:
+        """See `Ledger`."""
+        self._mark(producer, self.whole_group)
+
     def _mark(self, producer: TransactionalProducer, group: str) -> None:
         producer.send_offsets_to_transaction(
             {self.place: mark_of(self.log)}, ConsumerGroupMetadata(group)
@@ -310,12 +314,16 @@ class TopicLedger(Ledger):
     def _has_moved(self, state: LogState) -> bool:
         return self.known is not None or _MOVED in state.found
 
-    def for_tasks(self) -> TopicLedger:
-        """Return the ledger for the tasks of a batch, with all that the driver has read."""
+    def read_so_far(self) -> Snapshot:
+        """See `Ledger`. Named runs are left out: tasks of numbered batches never ask for them."""
         # Without a question: the driver has just looked at the ledger, and has all ids.
         known = self._reader().snapshot()
         found = {key: one for key, one in known.found.items() if not key.startswith(RUN_PREFIX)}
-        return replace(self, known=replace(known, found=found))
+        return replace(known, found=found)
+
+    def knowing(self, known: Snapshot | None) -> Self:
+        """See `Ledger`."""
+        return replace(self, known=known)
 
 
 def is_record_of_ledger(record: LogRecord) -> bool:

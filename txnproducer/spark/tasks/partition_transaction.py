@@ -35,6 +35,7 @@ from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.slots import Content, Slot, check_replay
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.topic_log import Snapshot
 from txnproducer.spark.reports import OnEvent, PartitionReport
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
@@ -244,7 +245,8 @@ class PartitionOrder:
         is_read_only: whether the tasks only read, and write nothing.
         taken_over: see `BatchPlan`.
         slots: see `BatchPlan`.
-        ledger: see `BatchPlan`; None for the plan's own.
+        known: of the ledger, as the driver has read it. The ledger itself is in the plan, since
+            an order must hold no password.
     """
 
     run: int
@@ -252,7 +254,7 @@ class PartitionOrder:
     is_read_only: bool = False
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
     slots: Mapping[int, Slot] = field(default_factory=dict)
-    ledger: Ledger | None = None
+    known: Snapshot | None = None
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class PartitionTask:
             writers=order.writers,
             taken_over=order.taken_over,
             slots=order.slots,
-            ledger=order.ledger or self.plan.ledger,
+            ledger=self.plan.ledger.knowing(order.known),
         )
         source = plan.arrow_rows(batches)
         if not order.is_read_only:
