@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +20,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 GUIDE = (Path(__file__).resolve().parents[1] / "docs" / "spark.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+JOB, CHECK = (
+    next(block for block in BLOCKS if text in block) for text in ("os.getpid()", "KafkaConsumer(")
+)
 ROWS = [("key 1", "value 1"), ("key 2", "value 2")]
 COLUMNS = "key string, value string"
 
@@ -46,6 +54,8 @@ def test_the_guides_programs_write_their_rows(spark, kafka, topic, tmp_path):
     rows, sinks = 0, []
     left: dict = {}
     for number, block in enumerate(BLOCKS):
+        if block in (JOB, CHECK):
+            continue
         # A place of its own for each: a ledger is of one query, and goes on in its atomicity.
         for given, own in (
             ("localhost:9092", kafka.bootstrap_servers),
@@ -77,3 +87,46 @@ def test_the_guides_programs_write_their_rows(spark, kafka, topic, tmp_path):
     for sink in filter(None, sinks):
         sink.close()
     assert rows >= 10
+
+
+@contextmanager
+def running(path, log):
+    """Run the program to try in a process group of its own, which ends with the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, path.name],
+            cwd=path.parent,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},  # as in an activated environment
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def has_reported(process, log, count):
+    """Return whether the program has logged some batches, or has ended."""
+    return len(re.findall("batch [0-9]+", log.read_text())) >= count or process.poll() is not None
+
+
+@pytest.mark.slow("starts Spark three times")
+def test_the_program_to_try_writes_each_row_once_if_it_is_killed(kafka, topic, tmp_path, capsys):
+    def here(block):
+        block = block.replace("localhost:9092", kafka.bootstrap_servers)
+        return block.replace('"orders"', f'"{topic}"')
+
+    path, log = tmp_path / "job.py", tmp_path / "log"
+    path.write_text(here(JOB), "utf-8")
+    for ending in (signal.SIGKILL, signal.SIGKILL, signal.SIGINT):
+        with running(path, log) as process:
+            wait_until(partial(has_reported, process, log, 3), "nothing is written", 90)
+            assert process.poll() is None, log.read_text()[-3000:]
+            process.send_signal(ending)
+            process.wait(30)
+    exec(compile(here(CHECK), "check.py", "exec"), {})
+    assert re.search(r"[0-9]{5,} rows, each of them once", capsys.readouterr().out)

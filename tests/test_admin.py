@@ -186,9 +186,23 @@ def test_a_cluster_that_is_gone_is_given_up_in_time(client):
 
 def test_a_cluster_that_does_not_answer_is_asked_once(client):
     client.script["connect"] = [wire_errors.KafkaTimeoutError("no broker")]
-    with pytest.raises(KafkaTimeoutError, match="a:1 did not answer in time"):
-        admin.broker_ids("a:1", timeout=30)
+    with socket.create_server(("127.0.0.1", 0)) as accepts:
+        here = f"127.0.0.1:{accepts.getsockname()[1]}"
+        with pytest.raises(
+            KafkaTimeoutError, match=f"{here} did not answer in time: a wrong pass"
+        ):
+            admin.broker_ids(f"127.0.0.1:1,{here}", timeout=30)
     assert called(client, "connect") == 1
+
+
+def test_each_address_that_cannot_be_reached_has_its_reason(client):
+    client.script["connect"] = [wire_errors.KafkaTimeoutError("no broker")]
+    with pytest.raises(KafkaTimeoutError) as told:
+        admin.broker_ids("127.0.0.1:1,[::1]:1", timeout=30)
+    text = str(told.value)
+    assert "did not answer in time: cannot connect to 127.0.0.1:1 ([Errno" in text
+    assert "; cannot connect to [::1]:1 ([Errno" in text
+    assert "password" not in text
 
 
 def test_a_fenced_broker_does_not_count(client):

@@ -9,8 +9,6 @@ which only their users load.
 
 from __future__ import annotations
 
-import logging
-
 from txnproducer import errors
 from txnproducer._core.batches.batch_future import FutureBatchMetadata
 from txnproducer._core.batches.record_future import FutureRecordMetadata
@@ -68,6 +66,3 @@ __all__ = [
     "RetriableError",
     "TransactionAbortableError",
 ]
-
-# A library is silent unless the program that uses it configures logging.
-logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -42,6 +42,31 @@ def test_the_exit_code_shows_whether_something_is_wrong(
     assert line["missing"] == missing
 
 
+@pytest.mark.parametrize(
+    ("count", "arguments", "faults"),
+    [
+        (count_of(5), ["--expect", "5"], []),
+        (count_of(5), ["--expect", "7"], ["2 of 7 expected records are missing"]),
+        (count_of(5), ["--expect", "4"], ["1 records more than the expected 4"]),
+        (
+            count_of(5, duplicates=2),
+            ["--expect", "4", "--by", "key"],
+            [
+                "2 committed records repeat the key of an earlier one, for instance k, k",
+                "1 of 4 expected records are missing",
+            ],
+        ),
+    ],
+)
+def test_the_faults_are_the_last_lines_for_people(monkeypatch, count, arguments, faults):
+    monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
+    monkeypatch.setattr(verify, "reach", lambda *_: None)
+    done = CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", *arguments])
+    lines = done.stderr.splitlines()
+    assert [each for each in lines if "FAILED" in each] == [f"FAILED: {each}" for each in faults]
+    assert not faults or lines[-1].startswith("FAILED")
+
+
 def test_each_further_record_of_a_key_is_a_duplicate():
     count = TopicCount("t")
     seen: Counter[bytes] = Counter()

@@ -239,7 +239,9 @@ def test_a_named_run_goes_on_in_each_mode_that_decides_about_a_whole_batch(
 
 def test_a_named_run_is_refused_where_its_parts_commit_one_by_one(cluster):
     cluster.view = USED["partition"]
-    with pytest.raises(InvalidConfigurationError, match=r"and atomicity=\"prepared\" or \"batch"):
+    with pytest.raises(
+        InvalidConfigurationError, match=r"needs atomicity=\"prepared\" or \"batch"
+    ):
         sink_of(ledger="topic").write(frame(), run_id="monday")
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.spark.fake_context import FakeContext
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
 from txnproducer.spark.driver import checks, partition_batch, whole_batch
-from txnproducer.spark.errors import MissingRightError
+from txnproducer.spark.errors import MissingRightError, SinkError
 from txnproducer.spark.ledger import first_look
 from txnproducer.spark.ledger import rights as rights_module
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
@@ -112,3 +112,14 @@ def test_a_missing_right_is_reported_before_the_frame_is_planned(
     monkeypatch.setattr(module, "check_groups", refuse)
     with pytest.raises(MissingRightError):
         write(view_of(OURS, atomicity), atomicity, 5)
+
+
+def test_a_refusal_reaches_spark_without_the_calls_of_the_sink(monkeypatch):
+    def refuse(*_):
+        raise SinkError("the way out")
+
+    monkeypatch.setattr(ExactlyOnceKafkaSink, "write", refuse)
+    sink = ExactlyOnceKafkaSink("127.0.0.1:1", "sink", "topic")
+    with pytest.raises(SinkError, match="the way out") as told:
+        sink(FRAME, 0)
+    assert len(told.traceback) == 1

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.spark.fake_topic import FakeCluster
+from txnproducer.admin import TopicAccess
 from txnproducer.cli import sink_status
 from txnproducer.spark import status
 from txnproducer.spark.ledger import topic_ledger
@@ -139,3 +140,27 @@ def test_the_command_shows_no_table_of_runs_if_there_are_none(cluster, ledger, s
     code, found, tables = shown()
     assert (code, found["runs"]) == (0, [])
     assert "named runs" not in tables
+
+
+@pytest.mark.parametrize(
+    ("is_there", "told"),
+    [
+        (False, "There is no topic 'orders': name the one that sink 'sink' writes to."),
+        (True, "The ledger of sink 'sink' at topic 'orders' is empty"),
+    ],
+)
+def test_a_topic_that_is_not_there_is_no_empty_ledger(
+    cluster, shown, monkeypatch, is_there, told
+):
+    access = TopicAccess(is_there, 1, None)
+    monkeypatch.setattr(sink_status, "topic_access", lambda *_, **__: {"orders": access})
+    code, _, text = shown()
+    assert code == 1
+    assert told in text
+
+
+def test_the_command_says_which_topic_it_needs():
+    done = CliRunner().invoke(sink_status.command, ["-b", "nowhere:9092", "sink"])
+    assert done.exit_code == 2
+    assert "--ledger-topic" in done.stderr
+    assert "the topic that the sink writes to" in " ".join(done.stderr.split())

@@ -31,6 +31,7 @@ from txnproducer.errors import (
     error_for_code,
 )
 
+from ._reachable import why_unreachable
 from ._sockets import owned_connections
 
 DEFAULT_TIMEOUT = 30.0
@@ -106,10 +107,11 @@ def our_errors(bootstrap_servers: str) -> Iterator[None]:
     # Before its base class: this text names the most frequent causes.
     except kafka.errors.KafkaTimeoutError as error:
         # kafka-python tries again after a refused login or certificate until the time is over.
-        raise KafkaTimeoutError(
-            f"{bootstrap_servers} did not answer in time. A wrong password, or a certificate that "
-            f"is not trusted, shows itself like this as well. ({error})"
-        ) from error
+        why = why_unreachable(bootstrap_servers) or (
+            "a wrong password, or a certificate that is not trusted, shows itself like this as"
+            f" well ({error})"
+        )
+        raise KafkaTimeoutError(f"{bootstrap_servers} did not answer in time: {why}") from error
     except kafka.errors.KafkaError as error:
         code = getattr(error, "errno", None)
         if isinstance(code, int) and code > 0:

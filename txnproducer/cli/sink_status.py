@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from txnproducer.admin import topic_access
 from txnproducer.cli._common import (
     cluster_options,
     output_option,
@@ -76,14 +77,23 @@ def _place(option: click.Parameter, value: str) -> str:
         raise click.BadParameter(str(error), param=option) from error
 
 
+def _ledger_topic(context: click.Context, option: click.Parameter, value: str | None) -> str:
+    if value is None:
+        raise click.MissingParameter(
+            "It is the topic that the sink writes to, unless the sink has another ledgerTopic",
+            context,
+            option,
+        )
+    return not_empty()(context, option, value)
+
+
 @click.command()
 @cluster_options
 @click.argument("sink_id", callback=not_empty())
 @click.option(
     "--ledger-topic",
-    required=True,
-    callback=not_empty(),
-    help="The topic that the ledger's offsets name: the sink's ledgerTopic, or its topic.",
+    callback=lambda *given: _ledger_topic(*given),
+    help="The sink's topic, unless it has another ledgerTopic. Needed.",
 )
 @click.option(
     "--ledger",
@@ -125,14 +135,18 @@ def command(
             if status.runs:
                 console.print(_runs_table(status))
         else:
-            click.echo(_unknown(sink_id, ledger_topic), err=True)
+            found = topic_access(ledger.bootstrap_servers, [ledger_topic], **ledger.security)
+            unknown = _unknown(sink_id, ledger_topic, is_there=found[ledger_topic].exists)
+            click.echo(unknown, err=True)
     # Also if the ledger is empty: a script always finds one line of JSON.
     click.echo(json.dumps(status.as_dict()))
     if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)
 
 
-def _unknown(sink_id: str, ledger_topic: str) -> str:
+def _unknown(sink_id: str, ledger_topic: str, *, is_there: bool) -> str:
+    if not is_there:
+        return f"There is no topic {ledger_topic!r}: name the one that sink {sink_id!r} writes to."
     return (
         f"The ledger of sink {sink_id!r} at topic {ledger_topic!r} is empty: nothing was committed"
         " yet, it has expired (offsets.retention.minutes), or the sink has another id or ledger"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 
 import click
 from rich.console import Console
@@ -80,6 +81,21 @@ def _comparison(count: TopicCount, by: By) -> str:
     )
 
 
+def _faults(
+    count: TopicCount, by: By, expect: int | None, missing: int | None, surplus: int | None
+) -> Iterator[str]:
+    """Yield the faults that make the command fail, in words."""
+    if count.duplicates:
+        yield (
+            f"{count.duplicates} committed records repeat the {by} of an earlier one, for"
+            f" instance {', '.join(count.duplicated)}"
+        )
+    if missing:
+        yield f"{missing} of {expect} expected records are missing"
+    if surplus:
+        yield f"{surplus} records more than the expected {expect}"
+
+
 @click.command()
 @cluster_options
 @click.option("-t", "--topic", required=True, callback=not_empty(), help="Which topic.")
@@ -145,6 +161,8 @@ def command(
         # Standard output carries the JSON line alone, for scripts.
         Console(stderr=True).print(_table(count))
         click.echo(_comparison(count, by), err=True)
+        for fault in _faults(count, by, expect, missing, surplus):
+            click.echo(f"FAILED: {fault}", err=True)
     click.echo(_line(count, by, missing, surplus))
     if count.duplicates or missing or surplus:
         click.get_current_context().exit(EXIT_FAULT)

@@ -28,6 +28,7 @@ from txnproducer.spark.driver.prepared_batch import PreparedBatches
 from txnproducer.spark.driver.replay import naming_prepared
 from txnproducer.spark.driver.sink_lock import SinkLock
 from txnproducer.spark.driver.whole_batch import WholeBatches
+from txnproducer.spark.errors import SinkError
 from txnproducer.spark.interpreters import check_interpreter
 from txnproducer.spark.ledger.store import close_connections
 from txnproducer.spark.options import ARGUMENTS, read_settings
@@ -174,7 +175,13 @@ class ExactlyOnceKafkaSink:
 
     def __call__(self, df: Any, batch_id: int) -> None:
         """Write a micro-batch. `foreachBatch` calls this."""
-        self.write(df, batch_id)
+        try:
+            self.write(df, batch_id)
+        except SinkError as error:
+            # Spark shows the traceback of a query three times over. Nobody would find the sentence
+            # that matters below the sink's own calls, which tell nothing of a refusal.
+            error.__traceback__ = None
+            raise
 
     def write(
         self, df: Any, batch_id: int | None = None, *, run_id: str | None = None

@@ -57,12 +57,14 @@ def check_named(settings: SinkSettings, run_id: Any, batch_id: Any) -> None:
             f"run_id={run_id!r} and batch_id={batch_id!r}: a batch has a name or a number"
         )
     # Without an atomicity the ledger is asked first, and it is checked again.
-    if settings.ledger == OFFSETS or settings.atomicity == "partition":
+    if settings.atomicity == "partition":
         raise InvalidConfigurationError(
-            f'run_id={run_id!r} needs ledger="topic", where each name has an entry of its own, '
-            'and atomicity="prepared" or "batch" (this sink has '
-            f"atomicity={settings.atomicity!r}): with "
+            f'run_id={run_id!r} needs atomicity="prepared" or "batch", and ledger="topic": with '
             '"partition" a run that is committed in part could be overtaken by any other one'
+        )
+    if settings.ledger == OFFSETS:
+        raise InvalidConfigurationError(
+            f'run_id={run_id!r} needs ledger="topic", where each name has an entry of its own'
         )
 
 

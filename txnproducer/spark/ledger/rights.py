@@ -64,7 +64,8 @@ def _check_topic(ledger: Ledger, name: str, access: TopicAccess, operations: lis
     if not access.exists:
         raise SinkError(
             f"the topic {name!r} does not exist: create it first, with as many partitions as its"
-            f" readers need (kafka-topics.sh --create --topic {name} --partitions N)"
+            " readers need (kafka-topics.sh --bootstrap-server"
+            f" {ledger.bootstrap_servers} --create --topic {name} --partitions N)"
         )
     # A broker before 2.3 does not list operations (KIP-430).
     if access.operations is None:
