@@ -149,9 +149,7 @@ def test_the_command_shows_no_table_of_runs_if_there_are_none(cluster, ledger, s
         (True, "The ledger of sink 'sink' at topic 'orders' is empty"),
     ],
 )
-def test_a_topic_that_is_not_there_is_no_empty_ledger(
-    cluster, shown, monkeypatch, is_there, told
-):
+def test_a_topic_that_is_not_there_is_no_empty_ledger(cluster, shown, monkeypatch, is_there, told):
     access = TopicAccess(is_there, 1, None)
     monkeypatch.setattr(sink_status, "topic_access", lambda *_, **__: {"orders": access})
     code, _, text = shown()

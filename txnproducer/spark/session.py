@@ -39,7 +39,7 @@ _CANCELLED: Final = re.compile(r"SparkException: Job \d+ cancelled ")
 _INTERRUPTED: Final = (
     "the query was stopped, and so was its batch: rows without a commit are not written. Start "
     "the query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling "
-    "Spark: java.lang.InterruptedException)"
+    "Spark\n: java.lang.InterruptedException)"  # Spark 3.5 looks for the line break as well
 )
 # The failure of a task contains the text of the task's error. That error is no stop: a task is
 # interrupted whenever its executor is lost or its stage is over.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,8 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--results", type=Path, help="the file that takes the figures")
     arguments = parser.parse_args()
+    # The faults are on purpose.
+    logging.getLogger("txnproducer").addHandler(logging.NullHandler())
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.seed is not None:
         seeds = range(arguments.seed, arguments.seed + 1)

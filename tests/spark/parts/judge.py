@@ -233,6 +233,8 @@ class Judge:
                 # Names have no order.
                 if self._world.options.is_named(int(batch)):
                     continue
+                if int(batch) in self._rewound(name):
+                    continue
                 if last.setdefault(name, int(batch)) > int(batch):
                     self._world.violate("order", f"batch {batch} of {name} after {last[name]}")
                 last[name] = int(batch)
@@ -240,6 +242,10 @@ class Judge:
             self._judge_end(query)
             for batch_id in query.begun_batches:
                 self._judge_batch(query, batch_id, seen[query.name, batch_id])
+
+    def _rewound(self, name: str) -> range:
+        """Return the batches of a query that may be there twice."""
+        return next(query.rewound for query in self._queries if query.name == name)
 
     def _judge_end(self, query: Query) -> None:
         """Judge whether a query had a reason to stop."""
@@ -259,7 +265,8 @@ class Judge:
         for (_, row), count in seen.items():
             rows[row] += count
         editions = {edition for edition, _ in seen}
-        doubled = [row for row, count in rows.items() if count > 1]
+        most = 2 if batch_id in query.rewound else 1
+        doubled = [row for row, count in rows.items() if count > most]
         lacking = [row for row, count in rows.items() if not count]
         violate = self._world.violate
         if doubled:

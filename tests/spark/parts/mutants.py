@@ -163,6 +163,13 @@ MUTANTS = (
         "",
         "what the first look finds is old",
     ),
+    Mutant(
+        "entry-ahead-shows-a-commit",
+        "spark/ledger/decided_runs.py",
+        "        if slot in over or not decision.has_committed(entries.get(slot))\n",
+        "        if not decision.has_committed(entries.get(slot))\n",
+        "an entry that is ahead is of a later batch",
+    ),
     # --- the rest of a batch -------------------------------------------------------------------
     Mutant(
         "some-parts-are-the-batch",

@@ -57,6 +57,8 @@ class PartsOptions:
         moves_every_s: how often a coordinator moves; 0 for never.
         trouble_s: how long faults last, at most.
         overtaken_s: when another query takes the sink over; None for never.
+        rewound_s: when the query is started from an earlier checkpoint, and takes over its own
+            entries that are ahead; None for never.
         has_names: whether batches have names, but for every third; the ledger is in a topic then.
         repeat_rate: how often a named run is repeated that is done.
     """
@@ -92,6 +94,7 @@ class PartsOptions:
     moves_every_s: float = 0.0
     trouble_s: float = 600.0
     overtaken_s: float | None = None
+    rewound_s: float | None = None
     has_names: bool = False
     repeat_rate: float = 0.0
 
@@ -112,11 +115,26 @@ class PartsOptions:
         """Return the settings of a seed."""
         found = cls._drawn(seed)
         if not has_names:
-            return found
+            return found._perhaps_rewound()
         # A source of its own, so that the seeds of batches with numbers stay as they are.
         rng = random.Random(f"names {seed}")
         return replace(
             found, has_names=True, batches=rng.randint(2, 6), repeat_rate=rng.choice((0, 0.2, 0.5))
+        )
+
+    def _perhaps_rewound(self) -> PartsOptions:
+        """Return the settings, of which every sixth rewinds the checkpoint."""
+        rng = random.Random(f"rewound {self.seed}")
+        if rng.random() > 1 / 6 or self.overtaken_s is not None:
+            return self
+        # A batch that was written before has to have the same rows in as many parts as then.
+        # Entries that are ahead matter while a decided batch is not ended.
+        return replace(
+            self,
+            rewound_s=rng.uniform(0, 5),
+            resize_rate=0.0,
+            gives_other_rows=False,
+            kill_rate_between=max(self.kill_rate_between, 0.1),
         )
 
     @classmethod

@@ -10,6 +10,7 @@ the batch that was begun and is not done.
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from tests.spark.parts.options import FIRST_NUMBER, SINK, TOPIC
@@ -69,6 +70,7 @@ class Query:
         done: the last batch that is done; -1 before the first.
         stopped: the error that only a human can end; None if there is none.
         is_overtaken: whether another query has taken the sink over, so that this one may stop.
+        rewound: the batches that may be there twice, since the checkpoint was set back.
         drivers: those that live.
     """
 
@@ -79,6 +81,8 @@ class Query:
         self.stopped: Exception | None = None
         self.stopped_at = -1
         self.is_overtaken = False
+        self.rewound = range(0)
+        self._parts = 0
         self.drivers: list[Driver] = []
         self._rows: dict[int, int] = {}
         self._made = self._editions = self._refused = self._failures = 0
@@ -96,6 +100,28 @@ class Query:
         driver = self.make_driver(f"{self.name}-{self._made}")
         self.drivers.append(driver)
         driver.start()
+
+    def rewind(self) -> None:
+        """Start from an earlier checkpoint, as a human does who has ended the last driver."""
+        if self.is_over:
+            return
+        for driver in list(self.drivers):
+            driver.kill()
+        first = self.rng.randint(0, max(self.done, 0))
+        self.rewound = range(first, self.begun + 1)
+        self.world.trace(f"the checkpoint is set back to batch {first}")
+        self.world.count("rewind the checkpoint")
+        self.begun = self.done = first - 1
+        self.takes_over = True
+        if not self.drivers:  # otherwise the end of the last one starts another
+            self.start_soon()
+
+    def draw_parts(self, rng: random.Random) -> int:
+        """Return the number of parts of a driver's first batch."""
+        if self.world.options.rewound_s is not None:
+            self._parts = self._parts or rng.randint(1, self.world.options.most_parts)
+            return self._parts
+        return rng.randint(1, self.world.options.most_parts)
 
     def make_driver(self, name: str) -> Driver:
         """Make a driver."""
@@ -209,7 +235,7 @@ class Driver(VirtualThread):
         options = world.options
         batches, settings = self._made()
         batch_id = query.begun if query.begun > query.done else query.done + 1
-        parts = self.rng.randint(1, options.most_parts)
+        parts = query.draw_parts(self.rng)
         if self.rng.random() < options.refresh_at_start_rate and not options.has_names:
             self._refresh(batches, settings)
         while not query.is_over:
