@@ -102,7 +102,7 @@ class Query:
         driver.start()
 
     def rewind(self) -> None:
-        """Start from an earlier checkpoint, as a human does who has ended the last driver."""
+        """Start from an earlier checkpoint, when the last driver has ended."""
         if self.is_over:
             return
         for driver in list(self.drivers):
