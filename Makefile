@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CODE := txnproducer pyspark_txnproducer.py tests integration examples docs/conf.py
 
 # A change in one of these compiles the package again. It stands above the rules that name it.
-COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
+COMPILED := setup.py txnproducer/__init__.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
 .PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack sim-parts core-mutants stack-mutants parts-mutants sim-compiled bench bench-full bench-spark format env clean coverage

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import needs_compiler
+from txnproducer._record.compiled_sources import sources
 
 pytestmark = needs_compiler
 
@@ -145,3 +146,10 @@ def test_a_build_without_a_compiler_leaves_no_module_of_other_sources(checkout):
     build(checkout, CC="/no/compiler")
 
     assert modules(checkout) == []
+
+
+def test_make_compiles_again_after_a_change_of_any_source():
+    given = ["make", "--no-print-directory", "--eval=shown: ; @echo $(COMPILED)", "shown"]
+    done = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=True)
+    known = set(done.stdout.split())
+    assert {path.relative_to(ROOT).as_posix() for path in sources(ROOT)} <= known

@@ -57,8 +57,8 @@ class PartsOptions:
         moves_every_s: how often a coordinator moves; 0 for never.
         trouble_s: how long faults last, at most.
         overtaken_s: when another query takes the sink over; None for never.
-        rewound_s: when the query is started from an earlier checkpoint, and takes over its own
-            entries that are ahead; None for never.
+        rewound_at: after which batch the query is started from an earlier checkpoint, and takes
+            over its own entries that are ahead; None for never.
         has_names: whether batches have names, but for every third; the ledger is in a topic then.
         repeat_rate: how often a named run is repeated that is done.
     """
@@ -94,7 +94,7 @@ class PartsOptions:
     moves_every_s: float = 0.0
     trouble_s: float = 600.0
     overtaken_s: float | None = None
-    rewound_s: float | None = None
+    rewound_at: int | None = None
     has_names: bool = False
     repeat_rate: float = 0.0
 
@@ -131,7 +131,8 @@ class PartsOptions:
         # Entries that are ahead matter while a decided batch is not ended.
         return replace(
             self,
-            rewound_s=rng.uniform(0, 5),
+            batches=max(self.batches, 4),
+            rewound_at=rng.choice((1, 2)),
             resize_rate=0.0,
             gives_other_rows=False,
             kill_rate_between=max(self.kill_rate_between, 0.1),

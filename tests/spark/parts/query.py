@@ -103,11 +103,11 @@ class Query:
 
     def rewind(self) -> None:
         """Start from an earlier checkpoint, when the last driver has ended."""
-        if self.is_over:
+        if self.is_over or self.rewound:
             return
         for driver in list(self.drivers):
             driver.kill()
-        first = self.rng.randint(0, max(self.done, 0))
+        first = self.rng.randint(0, self.done - 1)
         self.rewound = range(first, self.begun + 1)
         self.world.trace(f"the checkpoint is set back to batch {first}")
         self.world.count("rewind the checkpoint")
@@ -118,7 +118,7 @@ class Query:
 
     def draw_parts(self, rng: random.Random) -> int:
         """Return the number of parts of a driver's first batch."""
-        if self.world.options.rewound_s is not None:
+        if self.world.options.rewound_at is not None:
             self._parts = self._parts or rng.randint(1, self.world.options.most_parts)
             return self._parts
         return rng.randint(1, self.world.options.most_parts)
@@ -248,6 +248,8 @@ class Driver(VirtualThread):
             if query.done >= batch_id:
                 return
             query.done = batch_id
+            if batch_id == options.rewound_at:
+                world.baton.call_after(self.rng.uniform(0, 200), query.rewind)
             batch_id += 1
             if query.begun >= batch_id:
                 return

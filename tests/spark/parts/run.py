@@ -75,8 +75,6 @@ class _Run:
         self.queries[0].start()
         if world.options.overtaken_s is not None:
             baton.call_after(1000 * world.options.overtaken_s, self._overtake)
-        if world.options.rewound_s is not None:
-            baton.call_after(1000 * world.options.rewound_s, self.queries[0].rewind)
         self._wait(lambda: all(query.is_over for query in self.queries), world.options.trouble_s)
         world.trace("nothing goes wrong any more")
         world.is_healed = True
