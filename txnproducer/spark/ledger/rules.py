@@ -116,6 +116,8 @@ class LedgerRules:
         query_id: str,
         writers: int,
         taken_over: Mapping[int, LedgerEntry] | None = None,
+        *,
+        has_older_record: bool = False,
     ) -> dict[int, LedgerEntry]:
         """Check, on the driver, the ledgers against a batch before any row is written.
 
@@ -125,6 +127,8 @@ class LedgerRules:
             query_id: of the query that the batch belongs to.
             writers: how many partitions write it.
             taken_over: the entries among these that are ignored.
+            has_older_record: whether another record is there that is older than any entry of the
+                batch, so that no such entry can have expired.
 
         Returns:
             The entries that hold the batch already: none for a new batch, all of them for a
@@ -140,7 +144,7 @@ class LedgerRules:
         # A whole batch may be cut otherwise now: its rows are compared all together, and none is
         # written.
         if is_whole(done) or all(entry.writers == writers for entry in done.values()):
-            if done and not is_whole(done):
+            if done and not is_whole(done) and not has_older_record:
                 self._check_lost(entries, batch_id, writers)
             return done
         raise cut_otherwise(batch_id, done, writers)
