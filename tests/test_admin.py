@@ -203,6 +203,9 @@ def test_each_address_that_cannot_be_reached_has_its_reason(client):
     assert "did not answer in time: cannot connect to 127.0.0.1:1 ([Errno" in text
     assert "; cannot connect to [::1]:1 ([Errno" in text
     assert "password" not in text
+    client.script["connect"] = [wire_errors.KafkaTimeoutError("no broker")]
+    with pytest.raises(KafkaTimeoutError, match="in time: a wrong password"):
+        admin.broker_ids("127.0.0.1:1", timeout=30, proxy_url="socks5://proxy")
 
 
 def test_a_fenced_broker_does_not_count(client):

@@ -82,7 +82,8 @@ def connect(
         KafkaError: any other failure, by the broker's error code.
     """
     # In this order, so that an error of the cleanup becomes one of ours as well.
-    with our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
+    is_direct = "proxy_url" not in security
+    with our_errors(bootstrap_servers, is_direct=is_direct), contextlib.ExitStack() as cleanup:
         owned = cleanup.enter_context(owned_connections())
         client = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers.split(","),
@@ -100,14 +101,19 @@ def connect(
 
 
 @contextlib.contextmanager
-def our_errors(bootstrap_servers: str) -> Iterator[None]:
-    """Turn the errors that kafka-python raises in a block into errors of this package."""
+def our_errors(bootstrap_servers: str, *, is_direct: bool = True) -> Iterator[None]:
+    """Turn the errors that kafka-python raises in a block into errors of this package.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        is_direct: whether they are reached without a proxy, so that an attempt to connect tells.
+    """
     try:
         yield
     # Before its base class: this text names the most frequent causes.
     except kafka.errors.KafkaTimeoutError as error:
         # kafka-python tries again after a refused login or certificate until the time is over.
-        why = why_unreachable(bootstrap_servers) or (
+        why = (is_direct and why_unreachable(bootstrap_servers)) or (
             "a wrong password, or a certificate that is not trusted, shows itself like this as"
             f" well ({error})"
         )
