@@ -132,12 +132,13 @@ def test_quotes_beyond_all_measure_are_refused():
 
 def test_a_part_is_committed_if_its_entry_is_of_this_decision():
     assert SMALL.has_committed(ENTRY)
-    assert SMALL.has_committed(replace(ENTRY, batch_id=5, decision=0)), "it has gone on"
     for other in (
         None,
         replace(ENTRY, decision=6),
         replace(ENTRY, decision=None),
         replace(ENTRY, batch_id=3),
+        replace(ENTRY, batch_id=5),
+        replace(ENTRY, batch_id=5, decision=0),
         replace(ENTRY, query_id="other"),
     ):
         assert not SMALL.has_committed(other)

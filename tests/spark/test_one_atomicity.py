@@ -63,7 +63,7 @@ def runs(monkeypatch):
         taken.append(name)
         return nullcontext()
 
-    def fence(_, partitions, __):
+    def fence(_, partitions, *__):
         taken.extend(map(LEDGER.transactional_id, partitions))
 
     monkeypatch.setattr(Runs, "_holding", hold)

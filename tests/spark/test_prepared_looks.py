@@ -31,7 +31,6 @@ from txnproducer.spark.ledger.decided_runs import RunState
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules
-from txnproducer.spark.ledger.take_over import TakeOver
 
 OURS = PlanEntry(1, "query", 2, is_prepared=True)
 OF_ANOTHER = PlanEntry(2, "query", 2, is_prepared=True)
@@ -187,21 +186,32 @@ def test_a_driver_that_is_replaced_in_the_midst_of_a_refresh_takes_no_part(steps
     assert set(steps) == {"look"}
 
 
-def test_an_entry_that_was_taken_over_shows_no_part_of_a_decision_to_be_committed(steps):
-    """A checkpoint was rewound from batch 50 to 10, which was decided, and part 0 was ended."""
-    driver: Any = begun(steps, [OURS])
-    driver._taking = TakeOver(LedgerRules(on_foreign_ledger="take_over"))
+LATER = LedgerEntry(12, "query", 1, 1, "00", decision=0, at_ms=900)
+OWN = LedgerEntry(10, "query", 2, 1, "00", decision=3, at_ms=500)
+
+
+@pytest.mark.parametrize(
+    ("entries", "ended"),
+    [
+        ({0: OWN, 1: OWN}, None),
+        ({0: LATER, 1: OWN}, None),  # a small batch came later
+        ({0: replace(LATER, at_ms=None), 1: OWN}, None),
+        ({1: OWN}, [0]),
+        # A checkpoint was rewound to batch 10: these entries are ahead of it, and older.
+        ({0: OWN, 1: replace(LATER, decision=2)}, [1]),
+        ({0: replace(LATER, at_ms=400), 1: OWN}, [0]),
+        ({0: LATER, 1: replace(LATER, decision=2)}, [0, 1]),
+        ({0: LATER, 1: LATER}, [0, 1]),
+        ({0: replace(LATER, query_id="other"), 1: OWN}, [0]),
+    ],
+)
+def test_a_part_is_ended_unless_its_slot_shows_its_commit_or_a_later_one(steps, entries, ended):
+    driver = begun(steps, [OURS])
     parts = {slot: ProducerIdAndEpoch(5 + slot, 0) for slot in range(2)}
     decision = Decision(3, LedgerBatch(10, "query", 2), True, parts)
-    ahead = LedgerEntry(50, "query", 2, 1, "00", decision=2)
-    entries = {0: LedgerEntry(10, "query", 2, 1, "00", decision=3), 1: ahead}
     driver._ledger.put(decision=decision, entries=entries)
     driver._roll_forward({})
-    assert steps == ["look"], "whoever did not take over has gone on to batch 50"
-    steps.clear()
-    driver._taking.look_at(None, entries, "query")
-    driver._roll_forward({})
-    assert steps == ["look", "end [1]"]
+    assert steps == (["look"] if ended is None else ["look", f"end {ended}"])
 
 
 def check_of_a_named_run(steps, monkeypatch, plan, check):
@@ -227,8 +237,9 @@ def check_of_a_named_run(steps, monkeypatch, plan, check):
         TornBatchError("another run is torn"),
         PartialReplayError("it was cut otherwise"),
         RunState(ENTRY, is_torn=True, done={0: ENTRY}),
+        RunState(ENTRY),
     ],
-    ids=["another run", "cut otherwise", "this run"],
+    ids=["another run", "cut otherwise", "this run", "this run, decided meanwhile"],
 )
 def test_a_lost_part_may_be_one_that_another_driver_has_written_over(steps, monkeypatch, check):
     with pytest.raises(StaleRunError):
@@ -237,7 +248,7 @@ def test_a_lost_part_may_be_one_that_another_driver_has_written_over(steps, monk
         with pytest.raises(type(check)):
             check_of_a_named_run(steps, monkeypatch, OURS, check)
     else:
-        assert check_of_a_named_run(steps, monkeypatch, OURS, check) == {0: ENTRY}
+        assert check_of_a_named_run(steps, monkeypatch, OURS, check) == check.done
     assert steps == ["look", "look"]
 
 
@@ -254,3 +265,18 @@ def test_a_part_without_any_entry_is_written_if_its_batch_was_decided(steps):
     driver._decision = Decision(3, replace(batch, batch_id=6), True, parts)
     with pytest.raises(LedgerError, match=r"ledgers of \[1\] are missing"):
         driver._check(batch, entries)
+
+
+def test_a_move_looks_at_the_plan_right_before_each_id(steps, monkeypatch):
+    @contextmanager
+    def holding(ledger, name, settings):
+        steps.append(f"take {name}")
+        yield
+
+    monkeypatch.setattr(runs, "holding", holding)
+    driver = begun(steps, [OURS, OF_ANOTHER])
+    driver._ledger.put(move=lambda *_: None)
+    driver._move(0, OURS, {})
+    with pytest.raises(StaleRunError):
+        driver._move(1, OURS, {})
+    assert [each for each in steps if each != "look"] == ["take orders.p0"]

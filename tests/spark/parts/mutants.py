@@ -165,9 +165,11 @@ MUTANTS = (
     ),
     Mutant(
         "entry-ahead-shows-a-commit",
-        "spark/ledger/decided_runs.py",
-        "        if slot in over or not decision.has_committed(entries.get(slot))\n",
-        "        if not decision.has_committed(entries.get(slot))\n",
+        "spark/ledger/decisions.py",
+        "        return (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)\n",
+        "        is_later = entry.batch_id > self.batch.batch_id\n"
+        "        exact = (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)\n"
+        "        return is_later or exact\n",
         "an entry that is ahead is of a later batch",
     ),
     # --- the rest of a batch -------------------------------------------------------------------

@@ -247,9 +247,11 @@ class PreparedRuns(Runs):
             raise
         if batch.run_id is None:
             return super()._check(batch, entries)
-        if self.state.is_torn:
-            # Another driver may have taken the ids since the look at the plan, and written its
-            # entries over those of the decision.
+        if self.state.entry is not None:
+            # Since the look at the plan another driver may have taken the ids, and written its
+            # entries over those of the decision. Or it has decided this run, and its parts are
+            # open still: then the run is not whole, although this driver knows of no part that is
+            # missing.
             self._check_last(self._plan)
         return dict(self.state.done)
 
@@ -271,10 +273,10 @@ class PreparedRuns(Runs):
     def _before_commit(self, settings: Mapping[str, str]) -> None:
         self._roll_forward(settings)
 
-    def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
-        wanted = list(partitions)
+    def _fence(self, slots: Iterable[int], plan: PlanEntry, settings: Mapping[str, str]) -> None:
+        wanted = list(slots)
         if self._ledger.is_moving:
-            super()._fence(wanted, settings)  # moves the entries; what was decided is ended
+            super()._fence(wanted, plan, settings)  # moves the entries; what was decided is ended
         self.ids.take(wanted, settings)
 
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
@@ -302,13 +304,7 @@ class PreparedRuns(Runs):
         self.next_decision = decision.number + 1
         # Not waited for: a part of a later batch, which nobody has decided, would keep its entry
         # undecided until its id is taken.
-        batch = decision.batch
-        slots = open_parts(
-            self._ledger,
-            decision,
-            lambda entries: self._taking.of(entries, batch.batch_id, batch.query_id),
-            waits_for_undecided=False,
-        )
+        slots = open_parts(self._ledger, decision, waits_for_undecided=False)
         if not slots:
             return
         leases = decision.leases(self._ledger.transactional_id)

@@ -128,10 +128,10 @@ class Runs:
         if plan is None or plan.query_id != batch.query_id:
             plan = self._begin_run(batch, settings)
         elif batch.writers > plan.most_writers or self._is_plan_old():
-            most = max(plan.most_writers, batch.writers)
+            known, most = plan.most_writers, max(plan.most_writers, batch.writers)
             plan = self._plan_again(replace(plan, most_writers=most), settings)
             # The new ids are free, but the right to use them is checked here, and not in a task.
-            self._fence(range(self._most_writers(), most), settings)
+            self._fence(range(known, most), plan, settings)
         # All ids are taken: no task of another run can change an entry after this look. Another
         # driver may have begun a run, and fenced these ids, before it.
         view = self._first_look.view(range(plan.most_writers))
@@ -207,7 +207,7 @@ class Runs:
         if before is None or not view.entries:
             self._shut_out_whole_batches(settings)
         # An earlier commit, of an attempt with more partitions, may still end those.
-        self._fence(range(batch.writers, plan.most_writers), settings)
+        self._fence(range(batch.writers, plan.most_writers), plan, settings)
         entries = self._first_look.view(range(plan.most_writers), asks_for_plan=False).entries
         return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
 
@@ -280,7 +280,7 @@ class Runs:
         if before is None or not entries:
             # Time has passed since the plan, and to take an id may abort another driver's part.
             check_run(self._shut_out_whole_batches(settings), plan.run, plan.query_id)
-        self._fence(range(plan.most_writers), settings)
+        self._fence(range(plan.most_writers), plan, settings)
         if self._ledger.is_moving:
             self._end_move(plan, settings)
         _LOG.info("run %d begins: %d id(s) taken", plan.run, plan.most_writers)
@@ -317,9 +317,6 @@ class Runs:
             check_run(self._ledger.read()[0], plan.run, plan.query_id)
             self._commit(producer, plan)
         return plan
-
-    def _most_writers(self) -> int:
-        return 0 if self._plan is None else self._plan.most_writers
 
     def _is_plan_old(self) -> bool:
         """Return whether the plan has to be committed again, since offsets expire."""
@@ -383,7 +380,7 @@ class Runs:
             self._ledger.write_plan(producer, plan)
         self._planned_s = time.monotonic()
 
-    def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
+    def _fence(self, slots: Iterable[int], plan: PlanEntry, settings: Mapping[str, str]) -> None:
         """Take partitions' ids. Fence their tasks, and abort the transactions they left open.
 
         Raises:
@@ -391,11 +388,13 @@ class Runs:
         """
         if self._ledger.is_moving:
             # Each entry moves in a transaction under its own id.
-            at_once(lambda partition: self._move(partition, settings), partitions)
+            at_once(lambda slot: self._move(slot, plan, settings), slots)
             return
-        take_ids(self._ledger, map(self._ledger.transactional_id, partitions), settings)
+        take_ids(self._ledger, map(self._ledger.transactional_id, slots), settings)
 
-    def _move(self, partition: int, settings: Mapping[str, str]) -> None:
+    def _move(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
         """Take a partition's id, and move its entry to its new place."""
-        with self._holding(self._ledger.transactional_id(partition), settings) as producer:
-            self._ledger.move(producer, self._ledger.group(partition))
+        # Right before the take, which aborts an open part: by now it may be another driver's.
+        check_run(self._ledger.read()[0], plan.run, plan.query_id)
+        with self._holding(self._ledger.transactional_id(slot), settings) as producer:
+            self._ledger.move(producer, self._ledger.group(slot))

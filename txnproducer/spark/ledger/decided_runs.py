@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txnproducer.spark.errors import TornBatchError
@@ -70,18 +70,10 @@ class RunState:
 def open_parts(
     ledger: Ledger,
     decision: Decision,
-    taken_over: Callable[[dict[int, LedgerEntry]], Container[int]] = lambda _: (),
     *,
     waits_for_undecided: bool = True,
 ) -> list[int]:
-    """Return the slots of a decision that no entry shows to be committed.
-
-    Args:
-        ledger: of the sink.
-        decision: its last one.
-        taken_over: returns the slots among these entries that are taken over. Such an entry shows
-            nothing: a checkpoint was rewound, so it is ahead of a batch that was decided later.
-        waits_for_undecided: see `Ledger.read`.
+    """Return the slots of a sink's last decision that no entry shows to be committed.
 
     Raises:
         UnstableOffsetCommitError, KafkaError: see `Ledger.read`.
@@ -96,12 +88,32 @@ def open_parts(
         if entry is None or entry.decision != decision.number:
             return []
         entries = read_run_parts(log, decision.parts, waits_for_undecided=waits_for_undecided)
-    over = taken_over(entries)
-    return [
-        slot
-        for slot in decision.parts
-        if slot in over or not decision.has_committed(entries.get(slot))
-    ]
+    found = {slot: entries.get(slot) for slot in decision.parts}
+    left = [slot for slot, entry in found.items() if not decision.has_committed(entry)]
+    others = [entry for entry in found.values() if decision.has_committed(entry)]
+    return [] if all(_has_gone_on(decision, found[slot], others) for slot in left) else left
+
+
+def _has_gone_on(
+    decision: Decision, entry: LedgerEntry | None, others: Sequence[LedgerEntry | None]
+) -> bool:
+    """Return whether a slot has been written by its own commit since a decision about it.
+
+    After a checkpoint was rewound, a slot can have an entry that is ahead of the batch that was
+    decided since, and older. Then its part of the decision is still open.
+
+    Args:
+        decision: the last one.
+        entry: of the slot.
+        others: those of the decision's own parts.
+    """
+    if entry is None or entry.decision or entry.query_id != decision.batch.query_id:
+        return False
+    if decision.batch.run_id is not None or entry.batch_id < decision.batch.batch_id:
+        return False
+    times = [each.at_ms for each in others if each is not None and each.at_ms is not None]
+    # The next batch begins when all parts are ended, so at least one other entry is there.
+    return bool(others) and (entry.at_ms is None or all(at <= entry.at_ms for at in times))
 
 
 def check_nothing_torn(ledger: Ledger, decision: Decision | None, batch: LedgerBatch) -> None:

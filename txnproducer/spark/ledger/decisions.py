@@ -72,12 +72,8 @@ class Decision:
         if entry is None or entry.query_id != self.batch.query_id:
             return False
         if self.batch.run_id is not None:
-            # Names have no order, but only a later decision writes over the entry.
             return (entry.run_id, entry.decision) == (self.batch.run_id, self.number)
-        # A later batch begins when this one is whole. An entry that was taken over is none; see
-        # `open_parts`.
-        is_later = entry.batch_id > self.batch.batch_id
-        return is_later or (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)
+        return (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)
 
     def stored(self) -> list[OffsetAndMetadata]:
         """Return the offsets that store this record, one for each group.
