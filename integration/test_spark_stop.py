@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from integration.spark_frames import OnDriver, expected, seen, slowly, wait_for
+from integration.spark_frames import OnDriver, expected, keyed, seen, slowly, wait_for
 from integration.waiting import wait_until
 from txnproducer.spark import ExactlyOnceKafkaSink
 
@@ -223,3 +224,37 @@ def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
         log.handlers[:] = [each for each in log.handlers if not isinstance(each, Stop)]
     assert (len(runs), writer._batches.transactions.attempts) == (1, 1)
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+@pytest.mark.parametrize("atomicity", ["partition"], indirect=True)
+def test_a_task_that_is_cancelled_before_its_rows_are_over_commits_none_of_them(
+    spark, kafka, topic, sink, tmp_path
+):
+    """Spark 3.5 tells `mapInArrow` of the end of the rows then, as if these were all."""
+    marker = str(tmp_path / "read")
+
+    def slowly_once(batches):
+        Path(marker).touch()
+        time.sleep(1.5)  # less than Spark gives Python to end by itself
+        yield from batches
+
+    frame = keyed(spark, ROWS).coalesce(1).mapInArrow(slowly_once, "key string, value string")
+    errors = []
+
+    def write():
+        spark.sparkContext.setJobGroup("cancelled", "", interruptOnCancel=False)
+        try:
+            sink(query_id="query").write(frame, 0)
+        except Exception as error:  # noqa: BLE001 - Spark's own, of any kind
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_until((tmp_path / "read").exists, "no row was read", 90)
+    spark.sparkContext.cancelJobGroup("cancelled")
+    writer.join(60)
+    assert errors
+    time.sleep(4)  # the task goes on without its job; no event tells of its end
+    assert not sink(query_id="query").status().partitions
+    sink(query_id="query").write(keyed(spark, ROWS).coalesce(1), 0)
+    wait_for(kafka, topic, expected(ROWS))

@@ -280,3 +280,13 @@ def test_a_move_looks_at_the_plan_right_before_each_id(steps, monkeypatch):
     with pytest.raises(StaleRunError):
         driver._move(1, OURS, {})
     assert [each for each in steps if each != "look"] == ["take orders.p0"]
+
+
+def test_the_ids_are_taken_after_another_look_when_their_entries_have_moved(steps, monkeypatch):
+    monkeypatch.setattr(Runs, "_fence", lambda *_: steps.append("move"))
+    driver = begun(steps, [OURS, OF_ANOTHER])
+    monkeypatch.setattr(Ledger, "is_moving", True)
+    driver._fence([0, 1], OURS, {})
+    with pytest.raises(StaleRunError):
+        driver._fence([0, 1], OURS, {})
+    assert steps == ["move", "look", "take", "move", "look"]

@@ -39,6 +39,7 @@ from txnproducer.spark.driver.doomed_passes import (
     alarm_of,
     run_until_doomed,
 )
+from txnproducer.spark.driver.report_rows import REPORTS, rdd_of_reports, sending_settings
 from txnproducer.spark.driver.task_errors import naming_task_error
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.interpreters import carried, naming_interpreter
@@ -47,7 +48,6 @@ from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
 _PROPERTY: Final = "txnproducer.order"
-_REPORTS: Final = "partition int, report binary"
 
 Work: TypeAlias = Callable[[Any, int, Iterable[Any]], Any]
 """The work of a task, from an order, the partition's number and its batches to a report."""
@@ -117,7 +117,7 @@ class CountedPartitions:
         self._context = frame.sparkSession.sparkContext
         self._alarm = None if is_doom is None else alarm_of(self._context, is_doom)
         task = _Task(work, self._token, alarm=self._alarm)
-        self._rdd = frame.mapInArrow(_as_function(task), _REPORTS).rdd
+        self._rdd = rdd_of_reports(frame, _as_function(task))
         self.count: int = self._rdd.getNumPartitions()
 
     def run(self, order: Any) -> list[Any]:
@@ -126,7 +126,8 @@ class CountedPartitions:
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
         try:
-            with naming_task_error(), naming_interpreter(self._frame):
+            naming = naming_interpreter(self._frame)
+            with naming_task_error(), naming, sending_settings(self._frame):
                 rows = self._collected()
         except DoomedError as doomed:
             return doomed.reports
@@ -167,7 +168,7 @@ class FixedPartitions:
         # needed.
         task = _Task(self._work, "", _Order("", self.count, order))
         with naming_task_error(), naming_interpreter(self._frame):
-            rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
+            rows = self._frame.mapInArrow(_as_function(task), REPORTS).collect()
         if not rows:  # a task always reports, so there was none
             return [self._work(order, number, ()) for number in range(self.count)]
         return _complete(rows, self.count)

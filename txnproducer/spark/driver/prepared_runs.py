@@ -277,6 +277,7 @@ class PreparedRuns(Runs):
         wanted = list(slots)
         if self._ledger.is_moving:
             super()._fence(wanted, plan, settings)  # moves the entries; what was decided is ended
+            self._check_last(plan)  # the moves took time
         self.ids.take(wanted, settings)
 
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:

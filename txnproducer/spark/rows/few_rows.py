@@ -104,7 +104,7 @@ def _collected(frame: Any, limit: int, most_bytes: int, *, in_one_task: bool) ->
     """Return the first rows of a frame of the JVM, until they are too many bytes."""
     session, dataset = frame.sparkSession, frame._jdf  # noqa: SLF001 - there is no public way
     java = _java_of(session.sparkContext._gateway)  # noqa: SLF001
-    with _active(java, session), _settings_of(session):
+    with _active(java, session), settings_of(session):
         plan = dataset.queryExecution().executedPlan()
         # Either is one partition, so that the iterator runs one job.
         one = java.coalesce(1, plan) if in_one_task else java.collect_limit(limit, plan, 0)
@@ -131,7 +131,7 @@ def _active(java: _Java, session: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _settings_of(session: Any) -> Iterator[None]:
+def settings_of(session: Any) -> Iterator[None]:
     """Send a session's settings along with the jobs of a block, as Spark's own actions do.
 
     Functions of Spark's ask for some of them in the tasks.
