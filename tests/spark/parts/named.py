@@ -11,6 +11,7 @@ numbers come in order.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from tests.spark.parts.query import Driver, Query
 from tests.spark.parts.world import World
@@ -53,15 +54,16 @@ class Scheduler(Query):
         """See `Query`."""
         return _Worker(self, name)
 
-    def failed(self, batch_id: int, error: Exception) -> None:
+    def failed(self, batch_id: int, error: Exception, done: Collection[int]) -> None:
         """See `Query`. A run that waits for another one is no failure."""
         torn = _IS_TORN.search(str(error)) if isinstance(error, TornBatchError) else None
         if torn is None:
-            super().failed(batch_id, error)
+            super().failed(batch_id, error, done)
             return
         self.world.count("run that has to wait")
         self._first = int(torn[1])
-        if self._first in self._done:
+        # One that another job has completed meanwhile was waited for with reason.
+        if self._first in done:
             self.world.violate("refused", f"batch {batch_id} waits for a run that is done")
 
     def begin(self) -> int:

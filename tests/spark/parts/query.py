@@ -11,6 +11,7 @@ the batch that was begun and is not done.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 from tests.spark.parts.options import FIRST_NUMBER, SINK, TOPIC
@@ -152,8 +153,9 @@ class Query:
         if not self.drivers:
             self.start_soon()
 
-    def failed(self, batch_id: int, error: Exception) -> None:
-        """Note that a driver ends with an error."""
+    def failed(self, batch_id: int, error: Exception, done: Collection[int]) -> None:
+        """Note that a driver ends with an error. These batches were done when it began."""
+        del done
         is_others = isinstance(error, _OTHERS)
         # Before the faults have ended, it may belong to a driver that is dead.
         is_alone = self.world.is_healed and len(self.drivers) == 1
@@ -288,17 +290,17 @@ class Driver(VirtualThread):
         )
         world.trace(f"writes batch {batch_id} in {parts} parts")
         named = query.named(batch_id)
-        number, was_done = 0 if named else batch_id, batch_id in query.done_batches
+        number, done = 0 if named else batch_id, query.done_batches
         try:
             batches.check(number, query.name, **named)
             report = batches.write(frame, number, query.name, VirtualTime.monotonic(), **named)
         except (KafkaError, SparkError) as error:
             world.trace(f"fails: {error!r}")
             world.count(type(error).__name__)
-            query.failed(batch_id, error)
+            query.failed(batch_id, error, done)
             return False
         if report.rows != query.rows_of(batch_id):
             world.violate("report", f"{report.rows} rows of batch {batch_id}")
-        if was_done and report.transactions:
+        if batch_id in done and report.transactions:
             world.violate("report", f"batch {batch_id} was done, and is written again")
         return True

@@ -14,12 +14,12 @@ def test_five_seeds_keep_all_promises(first):
 
 
 # In 9 a part of a decided run is lost; in 20 a driver wakes up between its plan and its ids.
-@pytest.mark.parametrize("seed", [374, 2358])
+@pytest.mark.parametrize("seed", [374, 2358, 2771])
 def test_a_seed_that_failed_once_keeps_all_promises(seed):
     assert run_seed(seed).violations == [], f"python -m tests.spark.parts --seed {seed}"
 
 
-@pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28), (293,), (552, 1020, 1097, 1202)], ids=str)
+@pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28), (293,), (552, 1020, 1097, 1202, 1953)], ids=str)
 def test_named_runs_keep_all_promises(seeds):
     for seed in seeds:
         violations = run_seed(seed, has_names=True).violations

@@ -214,15 +214,17 @@ class PreparedRuns(Runs):
             return 0
         self.check_not_replaced()
         self.leave()
-        with self._planning(settings):
-            self._roll_forward(settings)
-        self._planner.let_go()
         # A run that another driver begins from here on must not be taken for this one's.
         self._plan = self._begun
         try:
+            with self._planning(settings):
+                self._roll_forward(settings)
+            # The plan's id is held until the plan is written again, so that nobody can decide
+            # after the look at the decision.
             return super().refresh(query_id, settings)
         finally:
             self._plan = None
+            self._planner.let_go()
 
     # --- steps of `Runs`, done by ids that are kept ---------------------------------------------
 
