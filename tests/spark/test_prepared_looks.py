@@ -282,11 +282,13 @@ def test_a_move_looks_at_the_plan_right_before_each_id(steps, monkeypatch):
     assert [each for each in steps if each != "look"] == ["take orders.p0"]
 
 
-def test_the_ids_are_taken_after_another_look_when_their_entries_have_moved(steps, monkeypatch):
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_the_ids_of_a_run_are_taken_right_after_a_look(steps, monkeypatch, is_moving):
     monkeypatch.setattr(Runs, "_fence", lambda *_: steps.append("move"))
     driver = begun(steps, [OURS, OF_ANOTHER])
-    monkeypatch.setattr(Ledger, "is_moving", True)
+    monkeypatch.setattr(Ledger, "is_moving", is_moving)
     driver._fence([0, 1], OURS, {})
     with pytest.raises(StaleRunError):
         driver._fence([0, 1], OURS, {})
-    assert steps == ["move", "look", "take", "move", "look"]
+    move = ["move"] * is_moving
+    assert steps == [*move, "look", "take", *move, "look"]

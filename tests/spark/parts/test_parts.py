@@ -19,7 +19,9 @@ def test_a_seed_that_failed_once_keeps_all_promises(seed):
     assert run_seed(seed).violations == [], f"python -m tests.spark.parts --seed {seed}"
 
 
-@pytest.mark.parametrize("seeds", [(1, 2, 9), (20, 28), (293,), (552, 1020, 1097, 1202, 1953)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [(1, 2, 9), (20, 28), (293,), (552, 959, 1020, 1097, 1202, 1953)], ids=str
+)
 def test_named_runs_keep_all_promises(seeds):
     for seed in seeds:
         violations = run_seed(seed, has_names=True).violations

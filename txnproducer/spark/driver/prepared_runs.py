@@ -279,7 +279,8 @@ class PreparedRuns(Runs):
         wanted = list(slots)
         if self._ledger.is_moving:
             super()._fence(wanted, plan, settings)  # moves the entries; what was decided is ended
-            self._check_last(plan)  # the moves took time
+        # The moves took time, or the question whether there are any.
+        self._check_last(plan)
         self.ids.take(wanted, settings)
 
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
