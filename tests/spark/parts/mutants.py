@@ -144,18 +144,11 @@ MUTANTS = (
     Mutant(
         "entry-of-the-batch-before-counts",
         "spark/ledger/decisions.py",
-        "        is_later = entry.batch_id > self.batch.batch_id\n",
-        "        is_later = entry.batch_id >= self.batch.batch_id - 1\n",
+        "        return (entry.batch_id, entry.decision) == (self.batch.batch_id, self.number)\n",
+        "        return self.batch.batch_id - 1 <= entry.batch_id <= self.batch.batch_id\n",
         "the decision before is about the same slots",
     ),
     # --- a driver that was replaced ------------------------------------------------------------
-    Mutant(
-        "no-look-before-a-run-takes-ids",
-        "spark/driver/runs.py",
-        "check_run(self._shut_out_whole_batches(settings), plan.run, plan.query_id)\n",
-        "self._shut_out_whole_batches(settings)\n",
-        "the plan was committed a moment ago",
-    ),
     Mutant(
         "young-entries-are-taken-over",
         "spark/ledger/take_over.py",
@@ -233,18 +226,12 @@ MUTANTS = (
         "the last decision is about the last run that was decided",
     ),
     Mutant(
-        "entry-of-another-query-counts",
-        "spark/ledger/decisions.py",
-        "        if entry is None or entry.query_id != self.batch.query_id:\n",
-        "        if entry is None:\n",
-        "a later batch in a slot shows that the part was committed",
-    ),
-    Mutant(
-        "no-look-before-a-small-batch",
-        _BATCH,
-        "            self.runs.check_not_replaced()\n        return super()._attempt(*args)\n",
-        "            pass\n        return super()._attempt(*args)\n",
-        "the driver's own producer is fenced if there is another driver",
+        "refresh-takes-the-plan-alone",
+        _RUNS,
+        "            with self._planning(settings):\n"
+        "                self._roll_forward(settings)\n",
+        "",
+        "a refresh finds no decided parts, since its driver has ended them",
     ),
 )
 
@@ -263,6 +250,20 @@ NAMED = frozenset(
 # Not caught by the seeds that were tried so far.
 MISSED: tuple[Mutant, ...] = (
     Mutant(
+        "no-look-before-a-small-batch",
+        _BATCH,
+        "            self.runs.check_not_replaced()\n        return super()._attempt(*args)\n",
+        "            pass\n        return super()._attempt(*args)\n",
+        "the driver's own producer is fenced if there is another driver",
+    ),
+    Mutant(
+        "no-look-before-a-run-takes-ids",
+        _RUNS,
+        "        self._check_last(plan)\n        self.ids.take",
+        "        self.ids.take",
+        "the plan was committed a moment ago",
+    ),
+    Mutant(
         "no-look-before-ids-are-taken",
         _RUNS,
         "            self.check_not_replaced()\n            self.ids.take(missing, settings)\n",
@@ -275,15 +276,6 @@ MISSED: tuple[Mutant, ...] = (
         "        for slot, error in self.ids.end(left, settings, is_commit=True).items():\n",
         "        for slot, error in _ended(self, left, settings).items():\n",
         "what the take-over could not end, the replay completes",
-    ),
-    Mutant(
-        "refresh-takes-the-plan-alone",
-        _RUNS,
-        "        with self._planning(settings):\n"
-        "            self._roll_forward(settings)\n"
-        "        self._planner.let_go()\n",
-        "",
-        "a refresh finds no decided parts, since its driver has ended them",
     ),
     Mutant(
         "no-look-after-ids-are-taken",
