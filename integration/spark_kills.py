@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +12,8 @@ from integration.spark_frames import keyless
 from txnproducer import TransactionalProducer
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
 from txnproducer.spark.ledger.coordinator_client import CoordinatorClient
+
+_T = TypeVar("_T")
 
 
 class DeadDriverError(BaseException):
@@ -74,3 +76,22 @@ def kill_at_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | No
 
     yield begin
     begin(None)
+
+
+def start_at_each_step(
+    kill_at: Callable[[int | None], None], start: Callable[[], _T], most: int = 60
+) -> tuple[_T, int]:
+    """Start a driver again and again, each time killed one step later, until one lives.
+
+    Returns:
+        The result of the start that lived, and the number of those that were killed.
+    """
+    for step in range(1, most):
+        kill_at(step)
+        try:
+            return start(), step - 1
+        except DeadDriverError:
+            continue  # the next start finds what this one has left
+        finally:
+            kill_at(None)
+    pytest.fail("the start has more steps")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from integration.spark_frames import expected, wait_for
-from integration.spark_kills import DeadDriverError, kill_at_step
+from integration.spark_kills import kill_at_step, start_at_each_step
 from txnproducer import admin
 from txnproducer.admin import committed_offsets, group_ids
 from txnproducer.spark import LedgerError
@@ -21,7 +21,6 @@ from txnproducer.spark.ledger.topic_ledger import TopicLedger
 from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-MOST_STEPS = 40
 SETTINGS = {"transaction.timeout.ms": "60000", "max.block.ms": "60000"}
 PARTS = 2
 
@@ -82,18 +81,10 @@ def test_partitions_move_whichever_step_a_start_ends_at(kafka, topic, ledgers, k
         write_part(offsets, topic, part, 0)
     if is_torn:
         write_part(offsets, topic, 0, 1)
-    batch, ends = LedgerBatch(1, "query", PARTS), 0
-    for step in range(1, MOST_STEPS):
-        kill_at(step)
-        try:
-            _, done = Runs(in_topic(), rules).enter(batch, SETTINGS)
-            break
-        except DeadDriverError:
-            ends += 1
-        finally:
-            kill_at(None)
-    else:
-        pytest.fail("the move has more steps")
+    batch = LedgerBatch(1, "query", PARTS)
+    (_, done), ends = start_at_each_step(
+        kill_at, lambda: Runs(in_topic(), rules).enter(batch, SETTINGS)
+    )
     assert ends >= 10
     assert set(done) == ({0} if is_torn else set())
     for _ in range(2):  # the second time all is there already
@@ -113,18 +104,15 @@ def test_whole_batches_move_whichever_step_a_start_ends_at(kafka, topic, ledgers
     old.enter(LedgerBatch(0, "query", 0), SETTINGS)
     old.write(LedgerBatch(0, "query", 0), lambda *_: [])
     old.close()
-    ends = 0
-    for step in range(1, MOST_STEPS):
+
+    def start():
         driver = BatchTransactions(in_topic(), LedgerRules(), lambda *_: None)
-        kill_at(step)
         try:
-            found = driver.enter(LedgerBatch(0, "query", 0), SETTINGS)
-            break
-        except DeadDriverError:
-            ends += 1
+            return driver.enter(LedgerBatch(0, "query", 0), SETTINGS)
         finally:
-            kill_at(None)
             driver.close()
+
+    found, ends = start_at_each_step(kill_at, start)
     assert ends > 3
     assert found == LedgerEntry(0, "query", 0, 0, "0" * 32)
     assert not in_topic().is_moving

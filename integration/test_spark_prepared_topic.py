@@ -8,12 +8,11 @@ import pytest
 
 from integration.readers import read_with_confluent
 from integration.spark_frames import expected, keyed, keyless, wait_for
-from integration.spark_kills import DeadDriverError, kill, kill_at_step, others
+from integration.spark_kills import DeadDriverError, kill, kill_at_step, others, start_at_each_step
 from txnproducer.spark import LedgerError
 from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
-_MOST_STEPS = 60
 
 
 @pytest.fixture
@@ -76,19 +75,8 @@ def test_decided_parts_move_whichever_step_a_start_ends_at(
         kill(patch, 1)
         with pytest.raises(DeadDriverError):
             make_sink(atomicity="prepared").write(keyed(spark, 60), 0)
-    ends = 0
     with kill_at_step(monkeypatch) as kill_at:
-        for step in range(1, _MOST_STEPS):
-            kill_at(step)
-            try:
-                report = sink().write(others(spark), 0)
-                break
-            except DeadDriverError:
-                ends += 1
-            finally:
-                kill_at(None)
-        else:
-            pytest.fail("the move has more steps")
+        report, ends = start_at_each_step(kill_at, lambda: sink().write(others(spark), 0))
     assert ends >= 10
     assert (report.rows, report.transactions, report.has_other_rows) == (60, 0, True)
     with pytest.raises(LedgerError, match='ledger="topic", for good'):
