@@ -13,7 +13,7 @@ from tests.spark.fake_topic import FakeCluster, Killed
 from txnproducer.admin import LogBatch, LogRecord
 from txnproducer.errors import CorruptRecordError, TopicAuthorizationError
 from txnproducer.records import ProducerIdAndEpoch
-from txnproducer.spark import LedgerError
+from txnproducer.spark import LedgerError, MissingRightError
 from txnproducer.spark.driver import parallel_calls, runs
 from txnproducer.spark.driver.part_ids import PartIds
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
@@ -199,6 +199,43 @@ def test_a_sink_in_offsets_needs_no_right_to_the_topic_of_a_ledger(monkeypatch):
 
     monkeypatch.setattr(ledger_topic, "partition_count", refuse)
     check_ledger_topic(Ledger("nowhere:9092", "sink", "orders", {}))
+
+
+@pytest.mark.parametrize(
+    ("of_offsets", "made"), [(3, 3), (None, None), (TopicAuthorizationError("no Describe"), None)]
+)
+def test_a_ledgers_topic_has_as_many_replicas_as_a_ledger_in_offsets(
+    ledger, monkeypatch, of_offsets, made
+):
+    asked = []
+
+    def replicas(servers, topic):
+        if isinstance(of_offsets, Exception):
+            raise of_offsets
+        return {"__consumer_offsets": of_offsets}[topic]
+
+    monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: None)
+    monkeypatch.setattr(ledger_topic, "replica_count", replicas)
+    monkeypatch.setattr(ledger_topic, "create_topic", lambda *args: asked.append(args))
+    monkeypatch.setattr(TopicLedger, "check_marks", lambda _: None)
+    check_ledger_topic(ledger)
+    assert asked == [("nowhere:9092", "books", 1, made, ledger_topic.SETTINGS)]
+
+
+@pytest.mark.parametrize("replicas", [3, None])
+def test_the_command_for_a_topic_that_may_not_be_made_names_the_replicas(
+    ledger, monkeypatch, replicas
+):
+    def refuse(*_):
+        raise TopicAuthorizationError("no Create")
+
+    monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: None)
+    monkeypatch.setattr(ledger_topic, "replica_count", lambda *_: replicas)
+    monkeypatch.setattr(ledger_topic, "create_topic", refuse)
+    monkeypatch.setattr(TopicLedger, "check_marks", lambda _: None)
+    with pytest.raises(MissingRightError, match="Way out: kafka-topics") as found:
+        check_ledger_topic(ledger)
+    assert ("--replication-factor 3 " in str(found.value)) is (replicas == 3)
 
 
 # --- decisions about prepared parts --------------------------------------------------------------

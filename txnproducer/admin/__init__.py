@@ -41,6 +41,7 @@ from ._topics import (
     delete_topic,
     leader_of,
     partition_count,
+    replica_count,
     topic_access,
     topic_settings,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "leader_of",
     "our_errors",
     "partition_count",
+    "replica_count",
     "read_log",
     "some",
     "topic_access",

@@ -176,6 +176,29 @@ def partition_count(
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused.
     """
+    described = _described(bootstrap_servers, topic, timeout, security)
+    return None if described is None else len(described["partitions"])
+
+
+def replica_count(
+    bootstrap_servers: str, topic: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> int | None:
+    """Return the smallest number of replicas of a topic's partitions; None without the topic.
+
+    Raises:
+        TopicAuthorizationError: the user may not Describe it; it may be there or not.
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused.
+    """
+    described = _described(bootstrap_servers, topic, timeout, security)
+    partitions = [] if described is None else described["partitions"]
+    return min((len(one["replica_nodes"]) for one in partitions), default=None)
+
+
+def _described(
+    bootstrap_servers: str, topic: str, timeout: float, security: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the description of a topic, or None if there is no such topic."""
 
     def question(client: KafkaAdminClient) -> Any:
         return client.describe_topics([topic])
@@ -190,7 +213,8 @@ def partition_count(
         return None
     if code:
         raise error_for_code(code, f"topic {topic}")
-    return len(described["partitions"])
+    found: dict[str, Any] = described
+    return found
 
 
 @dataclass(frozen=True)

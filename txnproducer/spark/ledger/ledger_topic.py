@@ -5,6 +5,7 @@ Owns: the topic's settings, the checks, their texts. Must not know: the entries.
 Rules:
 * A topic of one partition that is compacted and nothing else. Any other policy would delete
   entries by age or size, and the sink would write committed batches once more.
+* It is as safe as a ledger in offsets: a topic that the sink makes has as many replicas.
 * A sink that keeps its ledger in offsets is refused if a topic of its ledger is there. A topic of
   that name may be another program's: it is a ledger if its first record is an entry. Without the
   right to look it counts as one.
@@ -15,7 +16,15 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from txnproducer.admin import LogBatch, create_topic, partition_count, read_log, topic_settings
+from txnproducer.admin import (
+    GROUP_TOPIC,
+    LogBatch,
+    create_topic,
+    partition_count,
+    read_log,
+    replica_count,
+    topic_settings,
+)
 from txnproducer.errors import AuthorizationError, TopicAuthorizationError, TopicExistsError
 from txnproducer.spark.errors import LedgerError, MissingRightError
 from txnproducer.spark.ledger.move import default_topic, moved
@@ -101,20 +110,36 @@ def _holds_entries(ledger: Ledger, topic: str) -> bool:
 
 
 def _create(ledger: TopicLedger) -> None:
+    replicas = _replicas_of_offsets(ledger)
+    servers, security = ledger.bootstrap_servers, ledger.security
     try:
-        create_topic(ledger.bootstrap_servers, ledger.log, 1, config=SETTINGS, **ledger.security)
+        create_topic(servers, ledger.log, 1, replicas, SETTINGS, **security)
     except TopicExistsError:
         # Another driver was quicker: it is looked at like any other.
         _check_policy(ledger)
     except AuthorizationError as error:
         settings = " ".join(f"--config {name}={value}" for name, value in SETTINGS.items())
+        if replicas is not None:
+            settings = f"--replication-factor {replicas} {settings}"
         raise MissingRightError(
             f"the topic {ledger.log!r} of the ledger does not exist, and may not be created with "
             "these rights. No row was written. Way out: kafka-topics.sh --bootstrap-server "
             f"{ledger.bootstrap_servers} --create --topic {ledger.log} --partitions 1 {settings}"
         ) from error
     else:
-        _LOG.info("the topic %s was created for the ledger", ledger.log)
+        number = "the cluster's default number of" if replicas is None else replicas
+        _LOG.info("the topic %s was created for the ledger, with %s replicas", ledger.log, number)
+
+
+def _replicas_of_offsets(ledger: TopicLedger) -> int | None:
+    """Return the number of replicas that a ledger in offsets has; None if it is not known.
+
+    The cluster's default for topics is often smaller, and Kafka's own is 1.
+    """
+    try:
+        return replica_count(ledger.bootstrap_servers, GROUP_TOPIC, **ledger.security)
+    except TopicAuthorizationError:
+        return None
 
 
 def _check_policy(ledger: TopicLedger) -> None:
