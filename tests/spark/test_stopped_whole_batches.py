@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.spark.whole_batches import BATCH, SETTINGS, SparkError, part
+from txnproducer.errors import KafkaTimeoutError
 from txnproducer.spark.driver import batch_retries
 from txnproducer.spark.errors import StoppedError
 
@@ -72,6 +73,24 @@ def test_a_batch_that_is_stopped_between_two_runs_is_not_run_again(whole, monkey
         batches.write(BATCH, lambda *_: [part("lost"), part()], Stopping(1))
     assert log.count("begin") == 1
     assert time.monotonic() - began_s < 30
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_stop_that_came_while_no_broker_answered_asks_nothing_more(whole, is_commit):
+    make, log = whole
+    lost = KafkaTimeoutError("no answer")
+    batches = make(commits=[lost] if is_commit else ())
+    batches.enter(BATCH, SETTINGS)
+    log.clear()
+    # The first question before a commit comes too early.
+    with pytest.raises(SparkError, match="InterruptedException"):
+        batches.write(
+            BATCH,
+            lambda *_: [part(), part()] if is_commit else Stopping(0, lost)(),
+            Stopping(int(is_commit)),
+        )
+    assert log[-1] == "close", "no abort, no look and no new producer, which would wait as long"
+    assert not {"abort", "look", "glance", "take"} & set(log)
 
 
 def test_the_interrupt_of_a_task_is_no_stop(whole):

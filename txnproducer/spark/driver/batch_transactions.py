@@ -92,6 +92,7 @@ class BatchTransactions:
         self._settings: Mapping[str, str] = {}
         self._lease: TransactionLease | None = None
         self._bounds = RunBounds()
+        self._raise_if_stopped: Callable[[], None] = lambda: None
         self._began_s = 0.0
 
     def check(self, batch: LedgerBatch) -> None:
@@ -178,7 +179,11 @@ class BatchTransactions:
         return self._write(batch, fill, raise_if_stopped, bounds)
 
     def write_rows(
-        self, batch: LedgerBatch, send: SendRows, raise_if_stopped: Callable[[], None]
+        self,
+        batch: LedgerBatch,
+        send: SendRows,
+        raise_if_stopped: Callable[[], None],
+        bounds: RunBounds | None = None,
     ) -> tuple[list[Part], LedgerEntry | None]:
         """Write a batch without tasks, and commit it. It returns and raises as `write` does.
 
@@ -186,27 +191,26 @@ class BatchTransactions:
             batch: the batch.
             send: sends all rows with the driver's own producer, and returns them as a part.
             raise_if_stopped: raises if the query or Spark was stopped.
+            bounds: of its runs; None for the default.
         """
         fill: _Fill = lambda producer, parts: parts.append(send(producer))  # noqa: E731
-        return self._write(batch, fill, raise_if_stopped)
+        return self._write(batch, fill, raise_if_stopped, bounds)
 
     def _write(
         self,
         batch: LedgerBatch,
         fill: _Fill,
         raise_if_stopped: Callable[[], None],
-        bounds: RunBounds | None = None,
+        bounds: RunBounds | None,
     ) -> tuple[list[Part], LedgerEntry | None]:
         self.attempts, self._bounds = 0, bounds or RunBounds()
-        retry = retrying(raise_if_stopped, self._bounds)
-        parts, entry = retry(self._attempt, batch, fill, raise_if_stopped)
+        self._raise_if_stopped = raise_if_stopped
+        parts, entry = retrying(raise_if_stopped, self._bounds)(self._attempt, batch, fill)
         if entry is None:  # after the retries: an error of the hook must not cause another attempt
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
         return parts, entry
 
-    def _attempt(
-        self, batch: LedgerBatch, fill: _Fill, raise_if_stopped: Callable[[], None]
-    ) -> tuple[list[Part], LedgerEntry | None]:
+    def _attempt(self, batch: LedgerBatch, fill: _Fill) -> tuple[list[Part], LedgerEntry | None]:
         if self._producer is None:
             entry = self._open(batch)
             if entry is not None:
@@ -226,11 +230,9 @@ class BatchTransactions:
             entry = entry_of(batch, parts)
             self._entries.write(producer, self._lease, self._settings, batch, entry)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
-            raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
+            self._raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
         except BaseException as error:
-            if tells_of_stop(error):
-                self._give_up(CLOSE_AT_STOP_S)  # aborts, but does not wait for a dead broker
-                raise
+            self._give_up_if_stopped(error)
             # Asked before the abort, which changes the answer of the coordinator.
             is_replaced = self._is_replaced(parts, error)
             timeout = None if is_replaced else self._timed_out(batch, parts, error)
@@ -264,6 +266,7 @@ class BatchTransactions:
         try:
             producer.commit_transaction()
         except KafkaError as error:
+            self._give_up_if_stopped(error)
             is_replaced = self._is_replaced(parts, error)  # before the id is taken again
             timeout = None if is_replaced else self._timed_out(batch, parts, error)
             self._give_up()
@@ -280,6 +283,17 @@ class BatchTransactions:
         self.transaction_s = time.monotonic() - self._began_s
         self.last = self._left_at = entry_of(batch, parts)
         return parts, None
+
+    def _give_up_if_stopped(self, error: BaseException) -> None:
+        """Raise if an error tells of a stop, or if one has come while a broker did not answer."""
+        try:
+            if tells_of_stop(error):
+                raise error
+            if isinstance(error, Exception):
+                self._raise_if_stopped()
+        except Exception:
+            self._give_up(CLOSE_AT_STOP_S)  # aborts, but does not wait for a dead broker
+            raise
 
     def _timed_out(
         self, batch: LedgerBatch, parts: list[Part], error: BaseException

@@ -38,6 +38,7 @@ from txnproducer.spark.errors import (
     PartialReplayError,
     ReplayMismatchError,
     StaleRunError,
+    StoppedError,
     TornBatchError,
 )
 from txnproducer.spark.ledger.digest import total
@@ -112,6 +113,9 @@ class PreparedBatches(PartitionBatches):
             # To take the id aborts its open part, which may be another driver's.
             self.runs.check_not_replaced()
         return super()._attempt(*args)
+
+    def _renew(self, query_id: str) -> None:
+        """Do nothing: the decision about a batch is older than its entries, and shows the same."""
 
     def close(self) -> None:
         """Let go of all ids."""
@@ -271,18 +275,17 @@ class _BatchRuns:
 
     def _abort(self, order: PreparedOrder, error: BaseException) -> None:
         """Abort all parts of an attempt that nobody has decided."""
-        if not isinstance(error, Exception):
-            self._runs.leave()  # Ctrl-C: the next run aborts them
-            return
-        leases, is_stopped = order.leases or {}, tells_of_stop(error)
+        leases = order.leases or {}
         try:
-            if is_stopped:  # `query.stop()` waits for this
+            # Somebody waits for this: after Ctrl-C, or in `query.stop()`.
+            if not isinstance(error, Exception) or tells_of_stop(error):
                 timeout_ms = int(CLOSE_AT_STOP_S * 1000)
                 self._runs.ids.end(leases, self._settings, is_commit=False, timeout_ms=timeout_ms)
                 return
             self._runs.ids.end(leases, self._settings, is_commit=False)
+            self._partitions.raise_if_stopped()  # a broker may not have answered for long
             self._runs.check_not_replaced()
-        except StaleRunError:
+        except (StaleRunError, StoppedError):
             raise
         except KafkaError as found:
             _LOG.warning(
@@ -307,6 +310,7 @@ class _BatchRuns:
         except BaseException as error:
             self._runs.leave()  # the next run reads the decision, and ends what is left
             if isinstance(error, KafkaError):
+                self._partitions.raise_if_stopped()  # the question may wait as long once more
                 self._runs.check_not_replaced()
             raise
         if over:
