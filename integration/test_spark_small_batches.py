@@ -11,8 +11,10 @@ import pytest
 from pyspark import InheritableThread
 
 from integration.spark_frames import expected, keyed, keyless, wait_for
+from txnproducer.errors import KafkaTimeoutError
 from txnproducer.spark import LedgerError, ReplayMismatchError, StaleRunError
-from txnproducer.spark.driver import small_batches
+from txnproducer.spark.driver import partition_batch, small_batches
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.rows.few_rows import read_few
 from txnproducer.spark.session import tells_of_stop
 
@@ -191,6 +193,83 @@ def test_small_batches_and_those_of_tasks_take_turns(spark, kafka, topic, make_s
     assert by_driver == [False, True, True] * 2
     wanted = sorted(row for n in range(6) for row in expected(10 if n % 3 else 40, first=1000 * n))
     wait_for(kafka, topic, wanted)
+
+
+def test_the_entries_of_other_partitions_do_not_expire_while_all_batches_are_small(
+    spark, kafka, topic, make_sink, monkeypatch
+):
+    make_sink().write(keyed(spark, 9), 0)  # by three tasks
+    renewed: list[int] = []
+    usual = Runs._refresh
+
+    def refresh(runs, slot, *more):
+        renewed.append(slot)
+        usual(runs, slot, *more)
+
+    monkeypatch.setattr(Runs, "_refresh", refresh)
+    sink = make_sink(driver_rows=10)
+    for number in range(1, 4):
+        assert sink.write(keyless(spark, 5, first=100 * number), number).is_by_driver
+    assert sorted(renewed) == [0, 1, 2], "once: a new driver does not know how old they are"
+    monkeypatch.setattr(partition_batch, "REFRESH_AFTER_S", 0.0)
+    assert sink.write(keyless(spark, 5, first=400), 4).is_by_driver
+    assert sorted(renewed) == [0, 0, 1, 1, 2, 2]
+    assert {entry.batch_id for entry in sink._ledger.read(range(3))[1].values()} == {0, 4}
+    monkeypatch.setattr(partition_batch, "REFRESH_AFTER_S", 3600.0)
+    assert sink.write(keyed(spark, 30, first=500), 5).transactions == 3
+    wanted = [*expected(9), *(row for n in range(1, 5) for row in expected(5, first=100 * n))]
+    wait_for(kafka, topic, sorted([*wanted, *expected(30, first=500)]))
+
+
+def test_a_failed_renewal_fails_no_batch(spark, kafka, topic, make_sink, monkeypatch, caplog):
+    make_sink().write(keyed(spark, 9), 0)
+
+    def refuse(*_):
+        raise KafkaTimeoutError("no answer")
+
+    sink = make_sink(driver_rows=10)
+    monkeypatch.setattr(Runs, "refresh", refuse)
+    for number in range(1, 3):
+        assert sink.write(keyless(spark, 5, first=100 * number), number).is_by_driver
+    assert caplog.text.count("the ledger could not be refreshed") == 1
+    wait_for(kafka, topic, sorted([*expected(9), *expected(5, 100), *expected(5, 200)]))
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch", "prepared"])
+def test_the_state_of_an_aggregation_is_that_of_one_evaluation(
+    spark, kafka, topic, make_sink, atomicity, tmp_path
+):
+    words = [
+        ["a"] * 3,
+        [f"w{n}" for n in range(40)] * 2,
+        ["a", "w1"],
+        ["a"],
+    ]  # the second is large
+    files = tmp_path / "input"
+    files.mkdir()
+    (files / "0.txt").write_text("\n".join(words[0]))
+    sink, by_driver = make_sink(atomicity=atomicity, driver_rows=10, query_id=None), []
+    counts = spark.readStream.text(str(files)).groupBy("value").count()
+    rows = counts.selectExpr("value AS key", "concat(value, ' ', count) AS value")
+
+    def write(frame, batch_id):
+        by_driver.append(sink.write(frame, batch_id).is_by_driver)
+
+    for number, lines in enumerate(words):
+        (files / f"{number}.txt").write_text("\n".join(lines))
+        query = (
+            rows.writeStream.outputMode("update")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(write)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert query.exception() is None
+    assert by_driver == [True, False, True, True], "the second was evaluated twice"
+    second = [f"w{n} 2" for n in range(40)]
+    wanted = ["a 3", *second, "a 4", "w1 3", "a 5"]
+    wait_for(kafka, topic, sorted(text.encode() for text in wanted))
 
 
 # --- the read ------------------------------------------------------------------------------------

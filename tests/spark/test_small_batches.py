@@ -15,10 +15,11 @@ from tests.spark.whole_batches import BATCH, ENTRY, FakeLedger, fake_batches, pa
 from tests.spark.whole_batches import SETTINGS as OF_BATCHES
 from tests.spark.whole_batches import FakeProducer as OfBatches
 from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
-from txnproducer.errors import ProducerFencedError
+from txnproducer.errors import KafkaTimeoutError, ProducerFencedError
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.driver import kept_producer, small_batches
 from txnproducer.spark.driver.kept_producer import KeptProducer
+from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.small_batches import DRIVER_ROWS, SmallBatches
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import StaleRunError, StoppedError
@@ -243,6 +244,29 @@ def test_a_whole_batch_of_few_large_rows_is_not_read_twice_again_and_again(monke
     whole._write(BATCH, time.monotonic() - 2, write, list, is_by_driver=False)
     whole.check(BATCH.batch_id + 1, "query")
     assert whole._small.read(FRAME) is None
+
+
+@pytest.mark.parametrize("max_runs", [1, 4])
+def test_a_small_batch_has_as_many_runs_as_a_large_one(monkeypatch, max_runs):
+    make, log = fake_batches(monkeypatch)
+    settings: Any = SimpleNamespace(
+        rules=LedgerRules("write"), driver_rows=None, max_runs=max_runs, reader=lambda _: None
+    )
+    cluster: Any = SimpleNamespace(
+        timeout_ms=lambda: 60_000, producer_settings=lambda: OF_BATCHES, partitions=None
+    )
+    lost = [KafkaTimeoutError("no answer") for _ in range(9)]
+    whole = WholeBatches(settings, FakeLedger([], [None]), cluster, None)
+    whole.transactions = make(found=[None], begins=lost)
+    parts = PartitionBatches(settings, FakeLedger([], [None]), cluster, None)
+    monkeypatch.setattr(parts, "plan", lambda _: (None, {}))
+    producer = OfBatches(log, (), (), list(lost))
+    monkeypatch.setattr(parts, "_attempt", lambda *_: producer.begin_transaction())
+    for batches in (whole, parts):
+        log.clear()
+        with pytest.raises(KafkaTimeoutError):
+            batches._write_small([], BATCH, 0.0, lambda: None)
+        assert log.count("begin") == max_runs
 
 
 def test_the_way_that_was_slow_once_is_tried_again(reads, takes):

@@ -14,6 +14,7 @@ Rule: the driver fixes the number of writers and sends it along: a task cannot f
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -38,7 +39,7 @@ from txnproducer.spark.ledger.rules import (
     is_whole,
 )
 from txnproducer.spark.ledger.slots import Content, assign_slots
-from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger
 from txnproducer.spark.options import SinkSettings
 from txnproducer.spark.reports import (
     BatchReport,
@@ -90,6 +91,8 @@ class PartitionBatches:
         self._small = SmallBatches(settings.driver_rows)
         self._kept = KeptProducer(ledger, ledger.transactional_id(0))
         self._needs_tasks = False
+        # When every partition had its entry written, by `time.monotonic`.
+        self._renewed_s = -math.inf
 
     def _runs_of(self, ledger: Ledger, settings: SinkSettings) -> Runs:
         return Runs(ledger, settings.rules)
@@ -179,6 +182,7 @@ class PartitionBatches:
         reports = _run_tasks(partitions, plan, order)
         # Not after an error: then the ledger shows whether the run can go on.
         self.runs.batch_done()
+        self._renewed_s = time.monotonic()
         phases = phases_since(began_s, checked_s)
         report = report_partitions(batch.batch_id, reports, phases, self._cluster.timeout_ms())
         self._small.note_report(report)
@@ -219,7 +223,7 @@ class PartitionBatches:
         else:
             checked_s = time.monotonic()
             # The rows are here, so another attempt does not evaluate the frame again.
-            retry = retrying(raise_if_stopped, RunBounds())
+            retry = retrying(raise_if_stopped, RunBounds(self._settings.max_runs))
             part = retry(self._attempt, plan, batches, raise_if_stopped)
             part = replace(part, attempt=retry.statistics["attempt_number"] - 1)
             phases = phases_since(began_s, checked_s)
@@ -228,7 +232,25 @@ class PartitionBatches:
             )
         self.runs.batch_done()
         self._small.note_report(report)
+        self._renew(batch.query_id)
         return report
+
+    def _renew(self, query_id: str) -> None:
+        """Commit all entries again, if only this driver has written for long.
+
+        A small batch writes one entry, and the others would expire. Without an older entry nobody
+        could tell later whether a partition has written a batch that was broken off.
+        """
+        now_s = time.monotonic()
+        is_recent = now_s - self._renewed_s < REFRESH_AFTER_S
+        if is_recent or not self._ledger.expires or self.runs.most_writers < 2:
+            return
+        self._renewed_s = now_s
+        try:
+            self.refresh(query_id, self._cluster.producer_settings())
+        # The batch is committed, and entries last for days.
+        except KafkaError as error:
+            _LOG.warning("the ledger could not be refreshed; it is tried again: %s", error)
 
     def _committed(self, done: Mapping[int, LedgerEntry]) -> LedgerEntry | None:
         """Return the entry of the batch that was entered, if it is wholly committed."""

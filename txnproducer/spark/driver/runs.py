@@ -50,6 +50,7 @@ from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger
 _LOG = logging.getLogger(__name__)
 
 _Entries: TypeAlias = dict[int, LedgerEntry]
+_Holding: TypeAlias = AbstractContextManager[TransactionalProducer]
 
 
 class Runs:
@@ -76,6 +77,11 @@ class Runs:
         self._is_last_reported = False
         self._planned_s = 0.0
         self.taken_over: _Entries = {}
+
+    @property
+    def most_writers(self) -> int:
+        """The most partitions that the sink ever had, as far as this run knows."""
+        return 0 if self._plan is None else self._plan.most_writers
 
     def check(self, batch_id: int, query_id: str) -> _Entries | None:
         """Check, before a run begins, that a batch may be written, for any number of partitions.
@@ -232,11 +238,8 @@ class Runs:
             # run takes its id, which aborts the transaction at once.
             _LOG.info("batch %d may not be whole: %s", last.batch_id, error)
             return False
-        holders = [
-            partition
-            for partition, entry in entries.items()
-            if (entry.batch_id, entry.query_id) == (last.batch_id, last.query_id)
-        ]
+        held = (last.batch_id, last.query_id)
+        holders = [one for one in entries.values() if (one.batch_id, one.query_id) == held]
         return len(holders) == last.writers
 
     def _check(self, batch: LedgerBatch, entries: _Entries) -> _Entries:
@@ -365,14 +368,10 @@ class Runs:
                 with producer.transaction():
                     self._ledger.write(producer, slot, entries[slot])
 
-    def _planning(
-        self, settings: Mapping[str, str]
-    ) -> AbstractContextManager[TransactionalProducer]:
+    def _planning(self, settings: Mapping[str, str]) -> _Holding:
         return self._holding(self._ledger.plan_id, settings)
 
-    def _holding(
-        self, name: str, settings: Mapping[str, str]
-    ) -> AbstractContextManager[TransactionalProducer]:
+    def _holding(self, name: str, settings: Mapping[str, str]) -> _Holding:
         return holding(self._ledger, name, settings)
 
     def _commit(self, producer: TransactionalProducer, plan: PlanEntry) -> None:

@@ -147,7 +147,8 @@ class WholeBatches:
             return Part(None, failure="", recovery="abort", **found.measured)
 
         def write() -> _Written:
-            return self.transactions.write_rows(batch, send, raise_if_stopped)
+            bounds = RunBounds(self._settings.max_runs)
+            return self.transactions.write_rows(batch, send, raise_if_stopped, bounds)
 
         return self._write(batch, began_s, write, read, is_by_driver=True)
 
