@@ -9,7 +9,7 @@ import pytest
 from tests.spark.fake_context import FakeContext
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
 from txnproducer.spark.driver import checks, partition_batch, whole_batch
-from txnproducer.spark.errors import MissingRightError, SinkError
+from txnproducer.spark.errors import MissingRightError, SinkError, TornBatchError
 from txnproducer.spark.ledger import first_look
 from txnproducer.spark.ledger import rights as rights_module
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
@@ -81,6 +81,12 @@ def test_a_batch_that_the_ledger_refuses_is_refused_before_the_frame_is_planned(
 ):
     with pytest.raises(LedgerError, match=told):
         write(view_of(entry, atomicity), atomicity, batch_id)
+
+
+def test_a_torn_batch_that_is_found_before_the_frame_is_planned_names_the_way_on(write):
+    torn = LedgerView(PlanEntry(1, "q", 2), {0: OURS}, None)
+    with pytest.raises(TornBatchError, match=r'atomicity="prepared".* would not stop here'):
+        write(torn, "partition", 5)
 
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])

@@ -6,12 +6,13 @@ import logging
 
 import pytest
 
-from txnproducer.spark.driver.replay import naming_prepared, report_replay
+from txnproducer.spark.driver.replay import report_replay
 from txnproducer.spark.errors import (
     LedgerError,
     PartialReplayError,
     ReplayMismatchError,
     TornBatchError,
+    naming_prepared,
 )
 from txnproducer.spark.ledger.entries import LedgerEntry
 

@@ -5,6 +5,9 @@ A refusal is a `SinkError`, so a caller can tell it from an error of Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from txnproducer.errors import AuthorizationError, KafkaError, Recovery
 
 
@@ -75,3 +78,18 @@ class InputBrokenError(KafkaError):
     """A task has not received all of its rows from Spark. None of them is committed."""
 
     recovery = "abort"
+
+
+@contextmanager
+def naming_prepared(atomicity: str | None) -> Iterator[None]:
+    """Let a refusal in a block name the atomicity that would not stop there."""
+    try:
+        yield
+    except (PartialReplayError, ReplayMismatchError, TornBatchError) as error:
+        if atomicity == "prepared":
+            raise
+        raise type(error)(
+            f'{error} An ExactlyOnceKafkaSink with atomicity="prepared", which needs a new '
+            "sink_id, would not stop here: it ends all parts of a batch without their rows, and "
+            "leaves a committed batch as it is, with a warning"
+        ) from None

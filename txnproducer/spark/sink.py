@@ -25,10 +25,9 @@ from txnproducer.spark.driver.atomicity import Choice
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.prepared_batch import PreparedBatches
-from txnproducer.spark.driver.replay import naming_prepared
 from txnproducer.spark.driver.sink_lock import SinkLock
 from txnproducer.spark.driver.whole_batch import WholeBatches
-from txnproducer.spark.errors import SinkError
+from txnproducer.spark.errors import SinkError, naming_prepared
 from txnproducer.spark.interpreters import check_interpreter
 from txnproducer.spark.ledger.store import close_connections
 from txnproducer.spark.options import ARGUMENTS, read_settings
@@ -233,8 +232,8 @@ class ExactlyOnceKafkaSink:
                 if run_id is not None:
                     checks.check_named(self._settings, run_id, batch_id)
             self._asks_speculation = False
-            batches.check(number, query_id, **named)
             with naming_prepared(self._settings.atomicity):
+                batches.check(number, query_id, **named)
                 report = batches.write(df, number, query_id, began, **named)
             return self._publish(report)
 

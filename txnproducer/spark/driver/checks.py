@@ -40,7 +40,10 @@ def check_batch_id(batch_id: Any) -> int:
     # The exact type: `True` is an int as well. The id is the entry's offset, which cannot be
     # negative.
     if type(batch_id) is not int or batch_id < 0:
-        raise InvalidConfigurationError(f"batch_id={batch_id!r}: must be an integer, 0 or above")
+        raise InvalidConfigurationError(
+            f"batch_id={batch_id!r}: give the number of the batch, an integer that is 0 or above"
+            " and grows from batch to batch; or a name in its place, write(df, run_id=...)"
+        )
     return batch_id
 
 

@@ -42,9 +42,8 @@ from txnproducer.errors import (
 from txnproducer.lease import TransactionLease
 from txnproducer.spark.driver.parallel_calls import at_once
 from txnproducer.spark.driver.part_ends import PartEnds, ends_of
-from txnproducer.spark.driver.replay import naming_prepared
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
+from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError, naming_prepared
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.producers import config_for

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from txnproducer.spark.errors import PartialReplayError, ReplayMismatchError, TornBatchError
+from txnproducer.spark.errors import ReplayMismatchError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.rules import check_whole_replay
@@ -22,21 +21,6 @@ from txnproducer.spark.ledger.slots import Content
 from txnproducer.spark.reports import BatchReport, report_found
 
 _LOG = logging.getLogger(__name__)
-
-
-@contextmanager
-def naming_prepared(atomicity: str | None) -> Iterator[None]:
-    """Let a refusal in a block name the atomicity that would not stop there."""
-    try:
-        yield
-    except (PartialReplayError, ReplayMismatchError, TornBatchError) as error:
-        if atomicity == "prepared":
-            raise
-        raise type(error)(
-            f'{error} An ExactlyOnceKafkaSink with atomicity="prepared", which needs a new '
-            "sink_id, would not stop here: it ends all parts of a batch without their rows, and "
-            "leaves a committed batch as it is, with a warning"
-        ) from None
 
 
 def report_replay(

@@ -88,7 +88,8 @@ class Decision:
         texts = [_compact({**head, "text": piece}) for piece in pieces]
         if any(len(one) > MOST_METADATA_BYTES for one in texts):
             raise LedgerError(
-                f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes"
+                f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes."
+                " Way out: a shorter query_id"
             )
         return [OffsetAndMetadata(self.number, one) for one in texts]
 

@@ -191,7 +191,8 @@ def _stored(number: int, version: int = FORMAT, **fields: Any) -> OffsetAndMetad
     # Here, and not by the broker: it would refuse the offset only in the midst of the transaction.
     if len(text.encode()) > MOST_METADATA_BYTES:
         raise LedgerError(
-            f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes"
+            f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes."
+            " Way out: a shorter query_id"
         )
     return OffsetAndMetadata(number, text)
 

@@ -7,7 +7,8 @@ Owns: the bounded read, its end where the frame turns out large. Must not know: 
 who writes the rows.
 
 Rules:
-* No more rows are read than can be written, and one. The frame is not evaluated for the rest.
+* No more rows reach the driver than can be written, and one. One task evaluates the frame for no
+  more; each of many tasks for as many, since none knows of the others.
 * On a classic session the limit is put on the frame's own physical plan. A limit of Spark's public
   interface is a new frame, which Spark analyses, optimizes and plans: that takes as long as the
   job itself.

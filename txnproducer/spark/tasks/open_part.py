@@ -33,7 +33,7 @@ from typing import Any
 
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.errors import SinkError
+from txnproducer.spark.errors import SinkError, naming_prepared
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.first_look import FirstLook
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
@@ -186,7 +186,8 @@ class _OpenPartWriting:
             writer.rules.check_any_cut(view.entries, batch_id, query_id)
         except SinkError:
             # The commits of the batch before may not be decided yet: this look waits for them.
-            FirstLook(writer.ledger, writer.rules).check(batch_id, query_id)
+            with naming_prepared("partition"):
+                FirstLook(writer.ledger, writer.rules).check(batch_id, query_id)
 
     def _is_batch_committed(self) -> bool:
         """Return whether the ledger holds the whole batch. A commit under way may not be seen."""
