@@ -1,8 +1,8 @@
-"""The I/O thread, which drives the core and the client, and the waits of application threads.
+"""The I/O thread, which drives the core and the client.
 
 Why it exists: the core is a state machine without time, and the client is a loop without a thread.
-This module supplies both: the only long-lived thread, the only lock, the time of every step.
-Owns: the lock that guards every call into the core, the loop, waiting, the end of both.
+This module supplies both: the only long-lived thread, and the time of every step.
+Owns: the loop and its end. The lock that guards every call into the core is that of `waits`.
 Must not know: what a transaction is. It moves events, asks the core for its next step, runs
 delivery callbacks, and nothing more.
 
@@ -20,19 +20,17 @@ Rules:
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
-from txnproducer._shell.arguments import seconds
 from txnproducer._shell.compression import compress
 from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
-from txnproducer._shell.driven import DrivenCore, PolledClient
+from txnproducer._shell.driven import DrivenCore, FullBatch, PolledClient
 from txnproducer._shell.failed_turns import FailedTurns
-from txnproducer._shell.waiting_thread import WaitingThread
-from txnproducer._sync.core_lock import Priority, new_loop_priority, refuse_reentry
+from txnproducer._shell.waits import Waits
+from txnproducer._sync.core_lock import Priority, new_loop_priority
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.errors import IllegalStateError
 
@@ -46,14 +44,12 @@ _LONGEST_CLOSE_S = 1e9  # stands for `timeout=float("inf")`, which has no value 
 _FORCE_AGAIN_MS = 1_000  # the time between two attempts to force an end
 
 
-class IoThread:
+class IoThread(Waits):
     """The loop, its lock, and the wait for it (the core's `Waiter`).
 
     Attributes:
-        lock: guards the core; hold it around every call into it.
         priority: by which threads that send without a pause give way to this thread.
         callbacks: runs the delivery callbacks, and notes the sends that are refused in them.
-        platform: has the clock, the threads and the locks.
 
     Args:
         client: carries the requests; this thread closes it when it ends.
@@ -69,19 +65,16 @@ class IoThread:
         priority: Priority | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
-        self.platform = platform
+        super().__init__(name, platform)
         self.priority = priority or new_loop_priority()
-        self.lock = platform.core_lock()
         self.callbacks = DeliveryCallbacks(name, self.lock)
         self._client = client
         self._core: DrivenCore | None = None
-        self._waits: list[WaitingThread] = []
         self._leaving = platform.event()
         self._is_polling = self._is_orphaned = False
         self._ends_by_ms: int | None = None  # when the loop forces its end; None while it is open
         self._was_forced = False
-        self._must_stop = self._has_stopped = False
-        self._pid = os.getpid()
+        self._must_stop = False
         self._closing: set[int] = set()  # the threads that are in `close`
         self._thread = platform.thread(self._run, name)
 
@@ -112,68 +105,9 @@ class IoThread:
             self._client.wakeup()
             self._is_polling = False  # last: an interrupt before must not lose the wake-up
 
-    def notify(self) -> None:
-        """Wake the waiting threads whose condition holds. Call with `lock` held."""
-        for wait in self._waits:
-            if wait.is_done():
-                wait.wake()
-
-    def refuse_in_fork(self) -> None:
-        """Refuse to wait, or to close, in a process where the loop's thread does not exist.
-
-        Raises:
-            ForkedProducerError: this process is a fork of the one that made this object.
-        """
-        if self._is_forked:
-            raise refusals.forked("wait for a result")
-
-    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Block until `is_done()`, the time-out, or the end of the thread.
-
-        Args:
-            is_done: cheap and without side effects; called with `lock` held, on several threads.
-            timeout_s: seconds, or None to wait as long as the loop lives.
-
-        Returns:
-            The last result of `is_done()`.
-
-        Raises:
-            WaitInCallbackError: called in a delivery callback, which would wait for itself.
-            ForkedProducerError: called in a fork, where the loop's thread does not exist.
-        """
-        self.refuse_in_fork()
-        refuse_reentry(self.lock, "result")
-        deadline = self.platform.monotonic_s() + seconds(timeout_s)
-        wait = WaitingThread(is_done, self.platform)
-        with self.lock:
-            # Asked before the refusal below: a callback may read a result that is already there.
-            if is_done():
-                return True
-            self.refuse_in_callback()
-        try:
-            with self.lock:
-                self._waits.append(wait)  # inside the `try`, which removes it after an interrupt
-            return self._wait(wait, deadline)
-        finally:
-            with self.lock:
-                if wait in self._waits:  # an interrupt may have come before it was added
-                    self._waits.remove(wait)
-
-    def _wait(self, wait: WaitingThread, deadline: float) -> bool:
-        while True:
-            self.refuse_in_fork()  # a signal handler may have forked during the sleep
-            with self.lock:
-                if wait.is_done():
-                    return True
-                left = deadline - self.platform.monotonic_s()
-                if left <= 0 or self._has_stopped:
-                    return False
-                # The newest one: the loop's thread begins with the oldest, which it sends first.
-                batch = self._driven.take_newest_full_batch()
-            if batch is None:
-                wait.sleep(left)
-            else:
-                compress(batch, self._thread.name)
+    def _take_work(self) -> FullBatch | None:
+        # The newest one: the loop's thread begins with the oldest, which it sends first.
+        return self._driven.take_newest_full_batch()
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -272,10 +206,6 @@ class IoThread:
         self._must_stop = True
         if not self.lock.is_mine():  # otherwise the call that forked releases it
             self.lock.reset_after_fork()
-
-    @property
-    def _is_forked(self) -> bool:
-        return os.getpid() != self._pid
 
     def _force(self) -> None:
         with self.lock:
