@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID, ScriptedClient
 from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._core.ports import DoneCallbacks
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -136,7 +137,7 @@ class CoreHarness:
         batches = self.core.take_callbacks()
         for batch in batches:
             batch.run()
-            self.core.finish_callbacks(batch)
+            batch.on_finished()
         if batches:
             self._due_ms = self.now_ms
         return len(batches)
@@ -226,6 +227,11 @@ class CoreHarness:
 
     def refuse_in_fork(self) -> None:
         """Refuse nothing: this is no fork."""
+
+    @property
+    def done_callbacks(self) -> DoneCallbacks:
+        """Refuse: no listener is added here, since that is the shell's part."""
+        raise NotImplementedError
 
     # --- the application's calls ----------------------------------------------------------------
 

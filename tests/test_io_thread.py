@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.waiting import becomes_true
+from tests.waiting import becomes_true, wait_until
 from txnproducer._shell import failed_turns, io_thread
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.waiting_thread import WaitingThread
@@ -66,7 +66,6 @@ class FakeCore:
         self.callbacks = []
         self.full = []
         self.newest = []
-        self.finished = []
         self.forced = False
         self.on_step = lambda: None
         self.threads = set()
@@ -97,9 +96,6 @@ class FakeCore:
         batches, self.callbacks = self.callbacks, []
         return batches
 
-    def finish_callbacks(self, batch):
-        self.finished.append(batch)
-
     def initiate_close(self, now_ms):
         self.is_closed = self.closes_when_asked
 
@@ -109,8 +105,16 @@ class FakeCore:
 
 
 class Callback:
+    """Callbacks that are due, and whether they count as finished."""
+
+    raised = ()
+
     def __init__(self, call):
         self.run = call
+        self.is_finished = False
+
+    def on_finished(self):
+        self.is_finished = True
 
 
 @pytest.fixture
@@ -355,7 +359,7 @@ def test_a_forced_end_waits_for_a_slow_callback_and_gives_every_record_its_own(
         core.callbacks.append(second)
     io.close(0)
     io._thread.join(PATIENCE_S)
-    assert core.finished[-1] is second
+    assert second.is_finished
 
 
 def test_callbacks_run_without_the_lock_and_finish_with_it(io, client, core):
@@ -368,7 +372,7 @@ def test_callbacks_run_without_the_lock_and_finish_with_it(io, client, core):
     with io.lock:
         core.callbacks.append(batch)
         io.poke()
-    assert io.wait_until(lambda: core.finished == [batch], PATIENCE_S)
+    assert io.wait_until(lambda: batch.is_finished, PATIENCE_S)
     assert seen == [(False, True)]
 
 
@@ -380,7 +384,7 @@ def test_a_callback_that_exits_ends_neither_the_thread_nor_the_other_callbacks(i
     with io.lock:
         core.callbacks.extend(batches)
         io.poke()
-    assert io.wait_until(lambda: core.finished == batches, PATIENCE_S)
+    assert io.wait_until(lambda: all(batch.is_finished for batch in batches), PATIENCE_S)
     assert "a delivery callback raised SystemExit(3), which does not end this" in caplog.text
 
 
@@ -393,10 +397,11 @@ def test_a_callback_cannot_wait_for_the_thread_it_runs_on(io, core):
         except IllegalStateError as error:
             errors.append(error)
 
+    batch = Callback(callback)
     with io.lock:
-        core.callbacks.append(Callback(callback))
+        core.callbacks.append(batch)
         io.poke()
-    assert io.wait_until(lambda: len(core.finished) == 1, PATIENCE_S)
+    assert io.wait_until(lambda: batch.is_finished, PATIENCE_S)
     assert "cannot wait" in str(errors[0])
 
 
@@ -538,3 +543,40 @@ def test_a_thread_that_was_woken_too_early_is_woken_again():
         wait.wake()
         wait.sleep(PATIENCE_S)
     assert time.monotonic() - began_s < PATIENCE_S / 2
+
+
+# --- listeners of futures ------------------------------------------------------------------------
+
+
+class Ended:
+    """A future that has ended."""
+
+    def pending_end(self):
+        return None
+
+
+def test_listeners_that_an_applications_thread_hands_over_wake_the_loop(io, core, client):
+    calls: list[object] = []
+    future = Ended()
+    with io.lock:  # as `abort_transaction` does, which fails the records that were not sent
+        io.done_callbacks.hand_over([(future, calls.append)])
+    wait_until(lambda: calls)
+    assert calls == [future]
+    assert client.wakeups == 1
+
+
+def test_listeners_are_called_before_the_loop_ends(client, core):
+    io = IoThread(client, "test-io")
+    io.start(core)
+    assert client.asleep.wait(PATIENCE_S)
+    calls: list[object] = []
+
+    def fail_records(now_ms):
+        if not core.forced:  # the loop and the caller both force it
+            io.done_callbacks.hand_over([(Ended(), calls.append)])
+        core.forced = core.is_closed = True
+
+    core.force_close = fail_records
+    core.closes_when_asked = False
+    io.close(0)
+    assert len(calls) == 1

@@ -10,6 +10,7 @@ from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.batches.record_accumulator import AccumulatorOptions, RecordAccumulator
 from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._core.metadata import Metadata, TopicSnapshot
+from txnproducer._core.ports import DoneCallbacks
 from txnproducer._protocol.messages import (
     BrokerNode,
     MetadataRequest,
@@ -45,6 +46,10 @@ class NoWaiting:
         return is_done()
 
     def refuse_in_fork(self) -> None: ...
+
+    @property
+    def done_callbacks(self) -> DoneCallbacks:
+        raise NotImplementedError
 
 
 def make_batch(

@@ -7,6 +7,7 @@ from array import array
 import pytest
 
 from tests.core.sending import with_three_partitions
+from tests.core.support import NoWaiting
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._core.batches.append_blocked import AppendBlocked
 from txnproducer._core.batches.batch_future import BatchMetadata, FutureBatchMetadata, RowsTaken
@@ -31,8 +32,8 @@ from txnproducer.records import RecordMetadata, TopicPartition
 PRODUCE = ApiKey.PRODUCE
 
 
-class NoWaiter:
-    """Waits for nothing, and notes for how long it was asked to."""
+class NoWaiter(NoWaiting):
+    """Notes for how long it was asked to wait."""
 
     def __init__(self):
         self.timeouts = []
@@ -40,8 +41,6 @@ class NoWaiter:
     def wait_until(self, is_done, timeout_s):
         self.timeouts.append(timeout_s)
         return is_done()
-
-    def refuse_in_fork(self): ...
 
 
 def send_rows(harness, values, places=None, order=None):

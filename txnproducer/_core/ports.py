@@ -1,14 +1,14 @@
 """All that the core knows of the outside: a client that carries requests, and a way to wait.
 
-Owns: two protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
+Owns: the protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
 scripted client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls:
 its driver polls the client, and hands each event to `ProducerCore.handle`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from txnproducer._protocol.events import ClientRequest, ConnectionId
 from txnproducer._protocol.messages import BrokerNode
@@ -88,4 +88,59 @@ class Waiter(Protocol):
 
     def refuse_in_fork(self) -> None:
         """Raise `ForkedProducerError` in a fork, where no request completes any more."""
+        ...
+
+    @property
+    def done_callbacks(self) -> DoneCallbacks:
+        """The calls that are made once a future has ended."""
+        ...
+
+
+class PendingEnd(Protocol):
+    """The result of a batch that has not ended yet.
+
+    Attributes:
+        listeners: the futures that depend on it, with the calls to make once they have ended. It
+            hands them to its `Waiter` when it ends. Change it with the shell's lock held.
+    """
+
+    listeners: list[DoneListener] | None
+
+
+class EndingFuture(Protocol):
+    """A future, as the shell sees it that tells others of its end."""
+
+    def pending_end(self) -> PendingEnd | None:
+        """Return the result that it waits for now, or None once it has ended."""
+        ...
+
+    def done(self) -> bool:
+        """Return whether it has ended. In a fork it raises if it has not."""
+        ...
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the outcome, or raise the error."""
+        ...
+
+
+DoneListener: TypeAlias = tuple[EndingFuture, Callable[[Any], object]]
+
+
+class DoneCallbacks(Protocol):
+    """Tells others of the ends of futures: functions, event loops, futures of other kinds."""
+
+    def call(self, future: EndingFuture, function: Callable[[Any], object]) -> None:
+        """Call a function with a future once that has ended; at once if it has."""
+        ...
+
+    def as_concurrent_future(self, future: EndingFuture) -> Any:
+        """Return a `concurrent.futures.Future` that ends as a future does."""
+        ...
+
+    def wait_in_loop(self, future: EndingFuture) -> Generator[Any, None, None]:
+        """Let the running task of an event loop wait for a future's end."""
+        ...
+
+    def hand_over(self, listeners: Sequence[DoneListener]) -> None:
+        """Take the listeners of a result that has ended. Called with the shell's lock held."""
         ...

@@ -414,10 +414,6 @@ class ProducerCore(Appender):
         """Return the delivery callbacks that became due. The shell runs them without its lock."""
         return self._accumulator.take_callbacks()
 
-    def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Release the callers that waited for callbacks which have run."""
-        batch.on_finished()
-
     def initiate_close(self, now_ms: int) -> None:
         """Begin to close in good order: send all records, then end the open transaction."""
         self._now_ms = now_ms

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnproducer._core.batches.results import CallbackBatch
 from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import Metadata
 from txnproducer._core.sending.login_refusals import LoginRefusals
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.messages import BrokerNode
-from txnproducer._shell.driven import FullBatch
+from txnproducer._shell.driven import DueCallbacks, FullBatch
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import Platform
 from txnproducer.config import ProducerConfig
@@ -86,12 +85,9 @@ class AskingCore:
         """Return no batch."""
         return None
 
-    def take_callbacks(self) -> Sequence[CallbackBatch]:
+    def take_callbacks(self) -> Sequence[DueCallbacks]:
         """Return no callbacks."""
         return ()
-
-    def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Do nothing: there are no callbacks."""
 
     def lose_record(self, error: KafkaError) -> None:
         """Do nothing: there are no records."""

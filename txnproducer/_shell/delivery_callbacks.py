@@ -12,9 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from txnproducer._core.batches.results import CallbackBatch
 from txnproducer._shell import refusals
-from txnproducer._shell.driven import DrivenCore
+from txnproducer._shell.driven import DrivenCore, DueCallbacks
 from txnproducer._sync.core_lock import CoreLock
 from txnproducer.errors import KafkaError
 
@@ -50,7 +49,7 @@ class DeliveryCallbacks:
         self._refused.append((lost, error))
 
     def run(
-        self, core: DrivenCore, batches: Sequence[CallbackBatch], notify: Callable[[], None]
+        self, core: DrivenCore, batches: Sequence[DueCallbacks], notify: Callable[[], None]
     ) -> None:
         """Run callbacks, and complete the calls that waited for them.
 
@@ -80,14 +79,25 @@ class DeliveryCallbacks:
                         lost = self._take_lost(batch.raised)
                         if lost is not None:
                             core.lose_record(lost)
-                    core.finish_callbacks(batch)
+                    batch.on_finished()
                     notify()
 
-    def run_all(self, core: DrivenCore, notify: Callable[[], None]) -> None:
-        """Run the callbacks that are due until none is: a callback can make others due."""
+    def run_all(
+        self,
+        core: DrivenCore,
+        take: Callable[[], Sequence[DueCallbacks]],
+        notify: Callable[[], None],
+    ) -> None:
+        """Run the callbacks that are due until none is: a callback can make others due.
+
+        Args:
+            core: the core that they belong to.
+            take: returns those that are due, and forgets them. Called with the lock held.
+            notify: as for `run`.
+        """
         while True:
             with self._lock:
-                batches = core.take_callbacks()
+                batches = take()
             if not batches:
                 return
             self.run(core, batches, notify)

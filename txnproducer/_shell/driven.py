@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from txnproducer._core.batches.results import CallbackBatch
 from txnproducer._protocol.events import ClientEvent
 from txnproducer.errors import KafkaError
 
-__all__ = ["DrivenCore", "FullBatch", "PolledClient"]
+__all__ = ["DrivenCore", "DueCallbacks", "FullBatch", "PolledClient"]
 
 
 class DrivenCore(Protocol):
@@ -48,7 +47,7 @@ class DrivenCore(Protocol):
         """Return the newest full batch, for another thread than the loop's to compress."""
         ...
 
-    def take_callbacks(self) -> Sequence[CallbackBatch]:
+    def take_callbacks(self) -> Sequence[DueCallbacks]:
         """Return the batches of callbacks that are due, and forget them.
 
         The returned list is no longer the core's: a batch that another thread adds after the lock
@@ -60,16 +59,30 @@ class DrivenCore(Protocol):
         """Note that a record of the open transaction is lost."""
         ...
 
-    def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Complete the calls that waited for these callbacks."""
-        ...
-
     def initiate_close(self, now_ms: int) -> None:
         """Begin to end in good order."""
         ...
 
     def force_close(self, now_ms: int) -> None:
         """Fail everything that is left, at once."""
+        ...
+
+
+class DueCallbacks(Protocol):
+    """Users' functions that are due together.
+
+    Attributes:
+        raised: the exceptions of those that have run.
+    """
+
+    raised: tuple[BaseException, ...]
+
+    def run(self) -> None:
+        """Call each of them."""
+        ...
+
+    def on_finished(self) -> None:
+        """Release the callers that waited for them."""
         ...
 
 

@@ -27,7 +27,7 @@ from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
 from txnproducer._shell.compression import compress
 from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
-from txnproducer._shell.driven import DrivenCore, FullBatch, PolledClient
+from txnproducer._shell.driven import DrivenCore, DueCallbacks, FullBatch, PolledClient
 from txnproducer._shell.failed_turns import FailedTurns
 from txnproducer._shell.waits import Waits
 from txnproducer._sync.core_lock import Priority, new_loop_priority
@@ -257,7 +257,7 @@ class IoThread(Waits):
             due_ms = core.run_once(now_ms)
             # Due callbacks run first: a flush or a commit is done only after them, and the loop
             # must not end before.
-            batches = core.take_callbacks()
+            batches = self._take_callbacks()
             if not batches:
                 self.notify()
                 if core.is_closed:
@@ -270,6 +270,11 @@ class IoThread(Waits):
             self.callbacks.run(core, batches, self.notify)
             return 0  # no sleep: while the callbacks ran, a `poke` did not wake the loop
         return max(0, min(due_ms, wake_ms, _LONGEST_POLL_MS))
+
+    def _take_callbacks(self) -> Sequence[DueCallbacks]:
+        callbacks = self._driven.take_callbacks()
+        due = self.done_callbacks.take()
+        return [*callbacks, *due] if due else callbacks
 
     def _compress(self, core: DrivenCore) -> None:
         with self.lock:
@@ -313,6 +318,7 @@ class IoThread(Waits):
             self._is_polling = False
             for wait in self._waits:
                 wait.wake()
+            self.wakeups.wake()
 
     def _handle_last(self, events: Sequence[ClientEvent]) -> None:
         # The requests that were in flight give back the memory of their batches.
@@ -326,4 +332,4 @@ class IoThread(Waits):
         with self.lock:
             if not core.is_closed:
                 core.force_close(self.platform.monotonic_ms())
-        self.callbacks.run_all(core, self.notify)
+        self.callbacks.run_all(core, self._take_callbacks, self.notify)

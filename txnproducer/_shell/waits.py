@@ -16,7 +16,9 @@ from collections.abc import Callable
 from txnproducer._shell import refusals
 from txnproducer._shell.arguments import seconds
 from txnproducer._shell.compression import compress
+from txnproducer._shell.done_callbacks import DoneCallbacks
 from txnproducer._shell.driven import FullBatch
+from txnproducer._shell.event_loops import LoopWakeups
 from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._sync.core_lock import refuse_reentry
 from txnproducer._wire.platform import Platform
@@ -34,15 +36,23 @@ class Waits:
     Attributes:
         lock: guards the core; hold it around every call into it.
         platform: has the clock, the threads and the locks.
+        wakeups: wakes the event loops whose tasks wait.
+        done_callbacks: tells others of the ends of futures.
     """
 
     def __init__(self, name: str, platform: Platform) -> None:
         self.platform = platform
         self.lock = platform.core_lock()
+        self.wakeups = LoopWakeups()
+        self.done_callbacks = DoneCallbacks(self.lock, self.poke, self.wakeups)
         self._name = name
         self._waits: list[WaitingThread] = []
         self._has_stopped = False
         self._pid = os.getpid()
+
+    def poke(self) -> None:
+        """End the sleep of the I/O thread. Call with `lock` held."""
+        raise NotImplementedError
 
     def refuse_in_callback(self) -> None:
         """Refuse a call that would wait for its own thread."""
@@ -57,6 +67,7 @@ class Waits:
         for wait in self._waits:
             if wait.is_done():
                 wait.wake()
+        self.wakeups.wake()
 
     def refuse_in_fork(self) -> None:
         """Refuse to wait, or to close, in a process where the loop's thread does not exist.

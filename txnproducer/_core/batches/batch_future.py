@@ -7,12 +7,13 @@ the rows that each batch took; the offsets are in the batches' results.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
+from txnproducer._core.batches.record_future import DeliveryFuture
 from txnproducer._core.batches.results import NO_OFFSET, ProduceRequestResult
-from txnproducer._core.ports import Waiter
+from txnproducer._core.ports import PendingEnd, Waiter
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import RecordMetadata
@@ -120,10 +121,10 @@ class BatchMetadata(Sequence[RecordMetadata]):
         return f"<BatchMetadata of {len(self)} records in {self._topic!r}>"
 
 
-class FutureBatchMetadata:
+class FutureBatchMetadata(DeliveryFuture):
     """The end of all records that one call has sent.
 
-    It has some of the methods of `concurrent.futures.Future`.
+    It has most of the methods of `concurrent.futures.Future`, and can be awaited.
 
     Args:
         topic: where to.
@@ -162,6 +163,19 @@ class FutureBatchMetadata:
             return True
         self._waiter.refuse_in_fork()
         return False
+
+    def pending_end(self) -> PendingEnd | None:
+        """Return the first batch's result that is not done, or None once all are."""
+        self._has_ended()  # moves on to the first batch that has not
+        rest = (piece.taken.result for piece in self._pieces[self._done_count :])
+        return next(filter(None, (result.first_pending() for result in rest)), None)
+
+    def _waiter_of(self) -> Waiter:
+        return self._waiter
+
+    def __await__(self) -> Generator[Any, None, BatchMetadata]:
+        yield from self._wait_in_loop()
+        return self.result(0)
 
     def _has_ended(self) -> bool:
         # A batch that has ended stays so: each is checked until then, however often this is

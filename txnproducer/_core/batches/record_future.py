@@ -1,17 +1,21 @@
 """The future of one record: it knows its place in a batch, and looks the rest up when asked.
 
-Owns: `FutureRecordMetadata`, the one object that each record costs. Must not know: how a batch
-ends. The batch's result knows that, and the part that each record went to.
+Owns: `FutureRecordMetadata`, the one object that each record costs, and the calls that it has in
+common with the future of many records. Must not know: how a batch ends. The batch's result knows
+that, and the part that each record went to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from txnproducer._core.ports import Waiter
+from txnproducer._core.ports import DoneListener, PendingEnd, Waiter
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import concurrent.futures
 
 _UNKNOWN: Final = -1
 
@@ -24,6 +28,7 @@ class BatchEnd(Protocol):
     base_offset: int
     log_append_time_ms: int
     is_done: bool
+    listeners: list[DoneListener] | None
 
     @property
     def children(self) -> Sequence[BatchEnd]:
@@ -39,10 +44,75 @@ class BatchEnd(Protocol):
         ...
 
 
-class FutureRecordMetadata:
+class DeliveryFuture:
+    """The calls that tell others of the end, which the futures of `send` and of many rows share.
+
+    A future can be awaited in asyncio: `metadata = await future`. That raises what `result()`
+    would raise. A task that is cancelled meanwhile ends only its own wait: the records are on
+    their way, and only `abort_transaction` takes them back.
+    """
+
+    __slots__ = ()
+
+    def add_done_callback(self, fn: Callable[[Self], object]) -> None:
+        """Call a function with this future once it is done.
+
+        It is called on the I/O thread, after the delivery callbacks, together with all others that
+        became due in the same turn of the loop; if the future is done already, at once and on the
+        calling thread. The order of the calls is that of the batches' ends. An exception in it is
+        logged. It must not block, and cannot wait for this producer.
+
+        A commit does not wait for it, as it does for the callbacks of `on_delivery`. So a record
+        that it sends may come too late for the transaction.
+
+        Args:
+            fn: a function of one argument, or another callable. A coroutine function is refused:
+                await the future in a task instead.
+
+        Raises:
+            TypeError: it cannot be called, or is a coroutine function.
+            ForkedProducerError: this process is a fork, and the end will not be known here.
+        """
+        self._waiter_of().done_callbacks.call(self, fn)
+
+    def as_concurrent_future(self) -> concurrent.futures.Future[Any]:
+        """Return a new `concurrent.futures.Future` that ends as this one does.
+
+        It works with `concurrent.futures.wait`, `asyncio.wrap_future` and executors of others. It
+        cannot be cancelled: the records are on their way. Each costs a condition variable, so
+        this future itself is the cheaper one to wait for.
+
+        Raises:
+            ForkedProducerError: this process is a fork, and the end will not be known here.
+        """
+        future: concurrent.futures.Future[Any]
+        future = self._waiter_of().done_callbacks.as_concurrent_future(self)
+        return future
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+        raise NotImplementedError
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end, and return the outcome or raise the error."""
+        raise NotImplementedError
+
+    def pending_end(self) -> PendingEnd | None:
+        """Return the batch's result that it waits for now, or None once it has ended."""
+        raise NotImplementedError
+
+    def _waiter_of(self) -> Waiter:
+        raise NotImplementedError
+
+    def _wait_in_loop(self) -> Generator[Any, None, None]:
+        if not self.done():
+            yield from self._waiter_of().done_callbacks.wait_in_loop(self)
+
+
+class FutureRecordMetadata(DeliveryFuture):
     """The end of one record: where it was written, or why it was not.
 
-    It has some of the methods of `concurrent.futures.Future`.
+    It has most of the methods of `concurrent.futures.Future`, and can be awaited.
     """
 
     __slots__ = ("_index", "_key_size", "_result", "_timestamp_ms", "_value_size")
@@ -73,13 +143,24 @@ class FutureRecordMetadata:
         return False
 
     def _has_ended(self) -> bool:
+        return self.pending_end() is None
+
+    def pending_end(self) -> PendingEnd | None:
+        """Return the batch's result that the record waits for now, or None once it has ended."""
         result, index = self._result, self._index
         # `is_done` is read first: a split sets it last, when its parts are there to be read.
         while result.is_done:
             if not result.children:
-                return True
+                return None
             result, index = result.locate(index)
-        return False
+        return result
+
+    def _waiter_of(self) -> Waiter:
+        return self._result.waiter
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        yield from self._wait_in_loop()
+        return self.result(0)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the record's delivery.

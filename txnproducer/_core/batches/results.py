@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from txnproducer._core.batches.record_future import FutureRecordMetadata
-from txnproducer._core.ports import Waiter
+from txnproducer._core.ports import DoneListener, Waiter
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import RecordMetadata, TopicPartition
 
@@ -53,6 +53,7 @@ class ProduceRequestResult:
         "children",
         "is_done",
         "is_set",
+        "listeners",
         "log_append_time_ms",
         "topic_partition",
         "waiter",
@@ -66,6 +67,7 @@ class ProduceRequestResult:
         self.is_set = False
         self.is_done = False
         self._record_errors: RecordErrors | None = None
+        self.listeners: list[DoneListener] | None = None
         # Other threads read them without a lock. That is safe because they are set only once, and
         # the empty tuple before is never freed.
         self.children: tuple[ProduceRequestResult, ...] = ()
@@ -97,6 +99,8 @@ class ProduceRequestResult:
     def done(self) -> None:
         """Let the waiting callers go on."""
         self.is_done = True
+        if self.listeners is not None:
+            self._hand_over()
 
     def split_into(self, children: Sequence[tuple[int, ProduceRequestResult]]) -> None:
         """Hand the records on.
@@ -110,6 +114,18 @@ class ProduceRequestResult:
         # Set as well, though the batch has no end of its own: a second end is refused.
         self.is_set = True
         self.is_done = True
+        if self.listeners is not None:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        listeners, self.listeners = self.listeners, None
+        self.waiter.done_callbacks.hand_over(listeners or ())
+
+    def first_pending(self) -> ProduceRequestResult | None:
+        """Return this batch or the first of its parts that is not done, or None."""
+        if not self.is_done:
+            return self
+        return next(filter(None, (child.first_pending() for child in self.children)), None)
 
     def are_all_done(self) -> bool:
         """Return whether the batch and all it was split into are done. A flush waits for this."""
@@ -152,8 +168,8 @@ class CallbackBatch:
 
     Args:
         calls: each record's future and callback, in the order of their appends.
-        on_finished: releases callers that waited for the callbacks; called once they ran, by
-            `ProducerCore.finish_callbacks`.
+        on_finished: releases callers that waited for the callbacks. Call it once they ran, with
+            the lock held.
 
     Attributes:
         raised: the exceptions of the callbacks that have run.

@@ -126,7 +126,7 @@ def close(process: Process) -> Script:
         core.handle(event, process.now_ms)
     for batch in core.take_callbacks():
         batch.run()
-        core.finish_callbacks(batch)
+        batch.on_finished()
     # Last: the memory of batches in flight comes back only with their failures.
     checkers.closed(process)
 

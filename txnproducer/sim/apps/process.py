@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
 from txnproducer._core.batches.append_blocked import AppendBlocked
+from txnproducer._core.ports import DoneCallbacks
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.transactions.commit_evidence import SentCommit
 from txnproducer._core.transactions.manager import TransactionManager
@@ -340,7 +341,7 @@ class Process:
         batches = core.take_callbacks()
         for batch in batches:
             batch.run()
-            core.finish_callbacks(batch)
+            batch.on_finished()
         self._resume(now_ms)
         # Callbacks and scripts may call the core, and a new core has not had a turn.
         return 0 if batches or self.core is not core else delay_ms
@@ -376,3 +377,8 @@ class Process:
 
     def refuse_in_fork(self) -> None:
         """Do nothing: a simulated application does not fork."""
+
+    @property
+    def done_callbacks(self) -> DoneCallbacks:
+        """Refuse: a simulated application asks its futures."""
+        raise IllegalStateError("a simulated application has no done-callbacks")

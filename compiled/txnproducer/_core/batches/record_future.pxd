@@ -3,9 +3,13 @@
 cimport cython
 
 
+cdef class DeliveryFuture:
+    pass
+
+
 @cython.final
 @cython.freelist(1024)
-cdef class FutureRecordMetadata:
+cdef class FutureRecordMetadata(DeliveryFuture):
     cdef object _result
     cdef Py_ssize_t _index
     cdef long long _timestamp_ms

@@ -7,6 +7,7 @@ cdef class ProduceRequestResult:
     cdef public tuple children
     cdef public bint is_done
     cdef public bint is_set
+    cdef public object listeners
     cdef public long long log_append_time_ms
     cdef public object topic_partition
     cdef public object waiter

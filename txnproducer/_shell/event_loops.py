@@ -1,0 +1,49 @@
+"""The event loops whose tasks wait for a producer, and how they are woken.
+
+Why it exists: a task cannot sleep on a lock as a thread does, and to wake its loop costs a system
+call. So all tasks of a loop that can go on are woken by one call.
+Owns: the tasks to wake. Must not know: what a task waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+__all__ = ["LoopWakeups"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class LoopWakeups:
+    """The tasks of event loops that can go on. Every call needs the core's lock."""
+
+    def __init__(self) -> None:
+        self._due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+
+    def add(self, waiting: asyncio.Future[None]) -> None:
+        """Note that a task can go on.
+
+        Args:
+            waiting: the future that the task awaits.
+        """
+        self._due.setdefault(waiting.get_loop(), []).append(waiting)
+
+    def wake(self) -> None:
+        """Wake the tasks that were noted, each loop once."""
+        if not self._due:
+            return
+        due, self._due = self._due, {}
+        for loop, waits in due.items():
+            try:
+                loop.call_soon_threadsafe(_end, waits)
+            except RuntimeError as error:
+                # A loop that is closed has no tasks any more.
+                _LOG.debug("could not wake %d tasks: %s", len(waits), error)
+
+
+def _end(waits: Iterable[asyncio.Future[None]]) -> None:
+    for waiting in waits:
+        if not waiting.done():  # its task may have been cancelled
+            waiting.set_result(None)
