@@ -16,6 +16,7 @@ from txnproducer.errors import (
     IllegalStateError,
     KafkaError,
     RecordTooLargeError,
+    TransactionAbortedError,
 )
 
 PATIENCE_S = 10.0
@@ -113,6 +114,20 @@ def test_a_function_is_called_for_records_that_are_aborted(ready, held, send):
     assert isinstance(errors[0], KafkaError)
 
 
+@both
+def test_an_abort_of_records_that_wait_calls_at_once(make, send):
+    errors: list[object] = []
+    producer = make(linger_ms=60_000)
+    producer.init_transactions()
+    producer.partitions_for("topic")
+    producer.begin_transaction()
+    future = send(producer)
+    future.add_done_callback(lambda ended: errors.append(ended.exception(0)))
+    producer.abort_transaction()
+    wait_until(lambda: errors)
+    assert isinstance(errors[0], TransactionAbortedError)
+
+
 def test_a_function_is_called_for_a_record_that_was_never_sent(make, client):
     errors: list[object] = []
     producer = make(max_request_size=1000)
@@ -159,7 +174,7 @@ async def asynchronous(_):
 @pytest.mark.parametrize(
     ("call", "advice"), [(None, "a function of one argument"), (asynchronous, "await the future")]
 )
-def test_what_cannot_be_called_is_refused_at_once(ready, call, advice):
+def test_an_object_that_cannot_be_called_is_refused_at_once(ready, call, advice):
     ready.begin_transaction()
     with pytest.raises(TypeError, match=advice):
         send_one(ready).add_done_callback(call)

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.transactions.operation import TransactionalRequestResult
-from txnproducer._protocol.messages import CoordinatorType
+from txnproducer._protocol.messages import BrokerNode, CoordinatorType, TransactionDescription
 from txnproducer._shell import refusals
 from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.block_owner import calling_thread
 from txnproducer._shell.record_writer import OnDelivery, RecordWriter
 from txnproducer._shell.transaction_inquiry import describe_transaction
 from txnproducer._sync.core_lock import refuse_reentry
-from txnproducer._wire.platform import SYSTEM
+from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -46,6 +46,16 @@ _LOG = logging.getLogger(__name__)
 
 # The wait for the brokers' limit, before the error of a refused transaction time-out is raised.
 _LIMIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """A commit whose outcome is asked for: the outcome as it is known, and what may decide it."""
+
+    known: ResolvedOutcome
+    commit: SentCommit
+    begun: TransactionalRequestResult | None
+    may_begin_again: bool
 
 
 class TransactionalProducer(RecordWriter):
@@ -185,13 +195,16 @@ class TransactionalProducer(RecordWriter):
 
     def _await_unseen_abort(self) -> None:
         """Wait again for an abort that timed out. After a block no other call waits for it."""
+        abort = self._unseen_abort()
+        if abort is not None:
+            self._await("abort_transaction", lambda: abort)
+
+    def _unseen_abort(self) -> TransactionalRequestResult | None:
         manager = self._core.transaction_manager
         with self._lock:
             self._check_not_overtaken("begin_transaction")
             self._check_owner("begin_transaction")
-            abort = None if manager is None else manager.unseen_abort
-        if abort is not None:
-            self._await("abort_transaction", lambda: abort)
+            return None if manager is None else manager.unseen_abort
 
     def transaction(self) -> Transaction:
         """Return a transaction for a `with` block, which commits at its end, or aborts.
@@ -304,6 +317,23 @@ class TransactionalProducer(RecordWriter):
             KafkaError: the cluster refused to answer; the user needs Describe on the id.
         """
         # Only a fork is refused: a producer that has failed or was closed still knows its commit.
+        doubt = self._doubt()
+        if doubt.known != "unknown":
+            return doubt.known
+        # Without the lock, since this waits for the cluster.
+        try:
+            found = describe_transaction(*self._inquiry())
+        except UnsupportedVersionError:
+            found = None  # before Kafka 3.0 no request shows a transaction's state
+        return self._resolve(doubt, found)
+
+    def _doubt(self) -> _Doubt:
+        """Return all that is known of the last commit's outcome, of one moment.
+
+        Raises:
+            IllegalStateError: no commit has ended; or the caller cannot wait.
+            ForkedProducerError: this process is a fork.
+        """
         if self._refusal is refusals.forked:
             raise self._refusal("resolve_outcome")
         refuse_reentry(self._lock, "resolve_outcome")
@@ -317,18 +347,30 @@ class TransactionalProducer(RecordWriter):
                 "resolve_outcome(): no commit has ended; call commit_transaction(), or"
                 " abort_transaction()"
             )
-        if known == "unknown":
-            # Without the lock, since this waits for the cluster.
-            described = self._describe_transaction()
-            with self._lock:
-                # Another thread may have begun an abort meanwhile, and the next transaction.
-                is_latest = self._commit is begun
-                is_given_up = not is_latest or self._is_given_up()
-                commit = replace(commit, is_given_up=is_given_up)
-                known = resolve(commit, *described, may_begin_again=may_begin_again)
-                if is_latest:
-                    self._resolved = known
-                    self._settle()
+        return _Doubt(known, commit, begun, may_begin_again)
+
+    def _inquiry(self) -> tuple[ProducerConfig, Platform, float, list[BrokerNode]]:
+        """Return the arguments of `describe_transaction`."""
+        manager = self._core.transaction_manager
+        # One at least may be known if no bootstrap server can be reached.
+        found = [] if manager is None else map(manager.requests.coordinator, CoordinatorType)
+        known = [node for node in found if node is not None]
+        return self._config, self._platform, self._max_block_s, known
+
+    def _resolve(self, doubt: _Doubt, found: TransactionDescription | None) -> ResolvedOutcome:
+        """Judge by the coordinator's description, None if it has none, and note the outcome."""
+        described = "Empty", ProducerIdAndEpoch.NONE
+        if found is not None:
+            described = found.state, ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+        with self._lock:
+            # Another thread may have begun an abort meanwhile, and the next transaction.
+            is_latest = self._commit is doubt.begun
+            is_given_up = not is_latest or self._is_given_up()
+            commit = replace(doubt.commit, is_given_up=is_given_up)
+            known = resolve(commit, *described, may_begin_again=doubt.may_begin_again)
+            if is_latest:
+                self._resolved = known
+                self._settle()
         return known
 
     def _last_commit(self) -> SentCommit | None:
@@ -342,20 +384,6 @@ class TransactionalProducer(RecordWriter):
     def _may_have_begun_again(self) -> bool:
         manager = self._core.transaction_manager
         return manager is not None and manager.may_have_begun_again
-
-    def _describe_transaction(self) -> tuple[str, ProducerIdAndEpoch]:
-        manager = self._core.transaction_manager
-        # One at least may be known if no bootstrap server can be reached.
-        found = [] if manager is None else map(manager.requests.coordinator, CoordinatorType)
-        known = [node for node in found if node is not None]
-        try:
-            told = describe_transaction(self._config, self._platform, self._max_block_s, known)
-        # Before Kafka 3.0 no request shows a transaction's state.
-        except UnsupportedVersionError:
-            told = None
-        if told is None:
-            return "Empty", ProducerIdAndEpoch.NONE
-        return told.state, ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
 
     # --- transactions that several processes share ---------------------------------------------
 
@@ -476,17 +504,21 @@ class TransactionalProducer(RecordWriter):
         try:
             self._await(call, begin)
         except KafkaError as error:
-            with self._lock:
-                # An abort that timed out goes on. One that a callback has asked for was refused.
-                is_own = call == "abort_transaction" and not self._is_in_callback
-                self._settle(is_own_end=is_own and self._refusal is None)
-                lost = None if self._commit is None else self._commit.error
-                is_unknown = self._outcome() == "unknown"
-            if isinstance(lost, CommitOutcomeUnknownError) and lost is not error and is_unknown:
-                # The abort's error says that the producer has failed. The commit before it may
-                # have succeeded, which is the more important error.
-                raise lost from error
+            self._settle_failed_end(call, error)
             raise
+
+    def _settle_failed_end(self, call: str, error: KafkaError) -> None:
+        """Note that an end has failed. Raise the lost commit before it, if that counts more."""
+        with self._lock:
+            # An abort that timed out goes on. One that a callback has asked for was refused.
+            is_own = call == "abort_transaction" and not self._is_in_callback
+            self._settle(is_own_end=is_own and self._refusal is None)
+            lost = None if self._commit is None else self._commit.error
+            is_unknown = self._outcome() == "unknown"
+        if isinstance(lost, CommitOutcomeUnknownError) and lost is not error and is_unknown:
+            # The abort's error says that the producer has failed. The commit before it may have
+            # succeeded, which is the more important error.
+            raise lost from error
 
     def _settle(self, *, is_own_end: bool = False) -> None:
         """Bring the current transaction's `outcome` up to date.

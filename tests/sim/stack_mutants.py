@@ -291,7 +291,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-child-waits-for-the-parents-thread",
-        "_shell/io_thread.py",
+        "_shell/waits.py",
         "        if self._is_forked:\n            raise",
         "        if False:\n            raise",
         "the thread of a loop lives as long as the loop",

@@ -31,7 +31,7 @@ from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import KafkaError
+from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import TransactionLease
 
 __all__ = ["BaseProducer"]
@@ -288,31 +288,44 @@ class BaseProducer:
         self._check_can_wait(call)
         began_ns = self._platform.monotonic_ns()
         try:
-            with self._lock:
-                self._check_not_overtaken(call)
-                try:
-                    result = begin()
-                finally:
-                    # Also after an interrupt: an operation that has begun goes on.
-                    self._io.poke()
-                    self._io.notify()
+            result = self._begin_operation(call, begin)
         except KafkaError as refusal:
             # Without the lock, since this waits for the answer of the coordinator.
             raise self._explained(refusal) from refusal.__cause__
         if not self._wait_until_done(lambda: result.is_completed):
-            causes = self._causes(began_ns // 1_000_000, of_records=call in _ENDS)
-            raise refusals.timed_out(call, self._config.max_block_ms, *causes)
+            raise self._timed_out(call, began_ns)
         error = None if result.error is None else self._explained(result.error)
-        with self._lock:
-            # Until the end is acknowledged below, no other thread can begin the next transaction.
-            # Any other call may find the transaction ended by a close, or by a fatal error.
-            self._settle(is_own_end=call in _ENDS and error is None)
-            self._core.add_time(_TIMES[call], self._platform.monotonic_ns() - began_ns)
+        self._note_end(call, error, began_ns)
         # Last, and no signal can interrupt the lines below: either the caller sees the end, or the
         # same call made again does.
         result.is_acked = True
         if error is not None:
             raise error
+
+    # The steps of a call that waits, which a task of an event loop takes as well.
+
+    def _begin_operation(
+        self, call: str, begin: Callable[[], TransactionalRequestResult]
+    ) -> TransactionalRequestResult:
+        with self._lock:
+            self._check_not_overtaken(call)
+            try:
+                return begin()
+            finally:
+                # Also after an interrupt: an operation that has begun goes on.
+                self._io.poke()
+                self._io.notify()
+
+    def _timed_out(self, call: str, began_ns: int) -> KafkaTimeoutError:
+        causes = self._causes(began_ns // 1_000_000, of_records=call in _ENDS)
+        return refusals.timed_out(call, self._config.max_block_ms, *causes)
+
+    def _note_end(self, call: str, error: KafkaError | None, began_ns: int) -> None:
+        with self._lock:
+            # Until the end is acknowledged, no other thread can begin the next transaction. Any
+            # other call may find the transaction ended by a close, or by a fatal error.
+            self._settle(is_own_end=call in _ENDS and error is None)
+            self._core.add_time(_TIMES[call], self._platform.monotonic_ns() - began_ns)
 
     def _wait_until_done(self, is_done: Callable[[], bool]) -> bool:
         return wait_until_done(self._io, self._core, is_done, self._max_block_s)

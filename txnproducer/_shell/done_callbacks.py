@@ -11,17 +11,19 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import inspect
 import logging
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txnproducer._core.ports import DoneListener, EndingFuture
 from txnproducer._shell.event_loops import LoopWakeups
 from txnproducer._sync.core_lock import CoreLock, refuse_reentry
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["DoneCallbacks", "DueListeners"]
 
@@ -33,13 +35,11 @@ class DoneCallbacks:
 
     Args:
         lock: guards the core.
-        poke: ends the sleep of the I/O thread; called with the lock held.
         wakeups: wakes event loops.
     """
 
-    def __init__(self, lock: CoreLock, poke: Callable[[], None], wakeups: LoopWakeups) -> None:
+    def __init__(self, lock: CoreLock, wakeups: LoopWakeups) -> None:
         self._lock = lock
-        self._poke = poke
         self._wakeups = wakeups
         self._due: list[DoneListener] = []
 
@@ -71,6 +71,9 @@ class DoneCallbacks:
 
     def wait_in_loop(self, future: EndingFuture) -> Generator[Any, None, None]:
         """Let the running task of an event loop wait for a future's end."""
+        # Imported late: a program without an event loop does not pay for it.
+        import asyncio
+
         refuse_reentry(self._lock, "await")
         task_wait = asyncio.get_running_loop().create_future()
         if self._listen(future, _TaskWait(task_wait)):
@@ -84,8 +87,9 @@ class DoneCallbacks:
 
     def hand_over(self, listeners: Sequence[DoneListener]) -> None:
         """Take the listeners of a result that has ended. Call with the lock held."""
+        # The loop takes them in its next turn. A result ends in a turn, or in an application's
+        # call that pokes the loop, as an abort does.
         self._due += listeners
-        self._poke()  # the result may have ended in a call of an application's thread
 
     def take(self) -> tuple[DueListeners, ...]:
         """Return the functions that are due, and wake the tasks. Call with the lock held."""

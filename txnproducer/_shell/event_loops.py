@@ -2,16 +2,19 @@
 
 Why it exists: a task cannot sleep on a lock as a thread does, and to wake its loop costs a system
 call. So all tasks of a loop that can go on are woken by one call.
-Owns: the tasks to wake. Must not know: what a task waits for.
+Owns: the tasks to wake, the wait of one task. Must not know: a task's condition.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-__all__ = ["LoopWakeups"]
+if TYPE_CHECKING:  # at run time it is loaded by those who have a loop
+    import asyncio
+
+__all__ = ["LoopWakeups", "WaitingTask"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +44,32 @@ class LoopWakeups:
             except RuntimeError as error:
                 # A loop that is closed has no tasks any more.
                 _LOG.debug("could not wake %d tasks: %s", len(waits), error)
+
+
+class WaitingTask:
+    """One waiting task, beside the `WaitingThread`s.
+
+    Args:
+        is_done: the condition to wait for; called with the core's lock held.
+        waiting: the future that the task awaits.
+        wakeups: wakes its loop.
+    """
+
+    __slots__ = ("_is_woken", "_wakeups", "is_done", "waiting")
+
+    def __init__(
+        self, is_done: Callable[[], bool], waiting: asyncio.Future[None], wakeups: LoopWakeups
+    ) -> None:
+        self.is_done = is_done
+        self.waiting = waiting
+        self._wakeups = wakeups
+        self._is_woken = False
+
+    def wake(self) -> None:
+        """Let the task look again. Call with the core's lock held."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._wakeups.add(self.waiting)
 
 
 def _end(waits: Iterable[asyncio.Future[None]]) -> None:

@@ -14,7 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txnproducer._core.batches.batch_future import FutureBatchMetadata
-from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._core.batches.results import (
+    DeliveryCallback,
+    FlushTicket,
+    FutureRecordMetadata,
+)
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
@@ -292,21 +296,36 @@ class RecordWriter(BaseProducer, _FastSender):
         Raises:
             KafkaTimeoutError: not done in time; the records are still on their way.
         """
-        self._check_can_wait("flush")
-        limit_s = self._delivery_s if timeout is None else to_seconds(timeout)
+        limit_s = self._flush_limit_s(timeout)
         began_ns = self._platform.monotonic_ns()
-        with self._lock:
-            ticket = self._core.begin_flush(self._platform.monotonic_ms())
-            self._io.poke()
+        ticket = self._begin_flush()
         try:
             is_done = self._io.wait_until(ticket.is_done, limit_s)
         finally:
-            with self._lock:
-                self._core.end_flush(ticket)
-                self._core.add_time("flush", self._platform.monotonic_ns() - began_ns)
+            self._end_flush(ticket, began_ns)
         if not is_done:
-            causes = self._causes(began_ns // 1_000_000, of_records=True)
-            raise refusals.flush_timed_out(limit_s, *causes)
+            raise self._flush_timed_out(limit_s, began_ns)
+
+    # The steps of a flush, which a task of an event loop takes as well.
+
+    def _flush_limit_s(self, timeout: float | None) -> float:
+        self._check_can_wait("flush")
+        return self._delivery_s if timeout is None else to_seconds(timeout)
+
+    def _begin_flush(self) -> FlushTicket:
+        with self._lock:
+            ticket = self._core.begin_flush(self._platform.monotonic_ms())
+            self._io.poke()
+            return ticket
+
+    def _end_flush(self, ticket: FlushTicket, began_ns: int) -> None:
+        with self._lock:
+            self._core.end_flush(ticket)
+            self._core.add_time("flush", self._platform.monotonic_ns() - began_ns)
+
+    def _flush_timed_out(self, limit_s: float, began_ns: int) -> KafkaError:
+        causes = self._causes(began_ns // 1_000_000, of_records=True)
+        return refusals.flush_timed_out(limit_s, *causes)
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
         """Return a topic's partitions and their leaders. Ask the cluster if they are not known.
@@ -315,30 +334,40 @@ class RecordWriter(BaseProducer, _FastSender):
             KafkaTimeoutError: the topic is not known after `max_block_ms`.
             KafkaError: the cluster refused to answer.
         """
+        deadline_ms = self._topic_deadline_ms(topic)
+        is_decided = partial(self._core.is_topic_decided, topic)
+        partitions = self._ask_for_partitions(topic, deadline_ms, has_asked=False)
+        while partitions is None:
+            wait_until_done(self._io, self._core, is_decided, self._left_s(deadline_ms))
+            partitions = self._ask_for_partitions(topic, deadline_ms, has_asked=True)
+        return partitions
+
+    # The steps of this question, which a task of an event loop takes as well.
+
+    def _topic_deadline_ms(self, topic: str) -> int:
         self._check_usable("partitions_for")
         check_place(topic, None, None)
-        deadline_ms = self._platform.monotonic_ms() + self._config.max_block_ms
-        has_asked = False
-        while True:
-            with self._lock:
-                self._check_not_overtaken("partitions_for")
-                # A topic that is known needs no wait, so a callback may ask for it.
-                if not self._core.knows_topic(topic):
-                    self._refuse_question_in_callback(topic)
-                now_ms = self._platform.monotonic_ms()
-                partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
-                self._io.poke()
-            has_asked = True
-            if partitions is not None:
-                return partitions
-            if now_ms >= deadline_ms:
-                max_block_ms = self._config.max_block_ms
-                tries = self._failed_tries(deadline_ms - max_block_ms)
-                raise refusals.topic_unknown(topic, max_block_ms, *tries)
-            left_s = (deadline_ms - now_ms) / 1000
-            wait_until_done(
-                self._io, self._core, lambda: self._core.is_topic_decided(topic), left_s
-            )
+        return self._platform.monotonic_ms() + self._config.max_block_ms
+
+    def _left_s(self, deadline_ms: int) -> float:
+        return max(0, deadline_ms - self._platform.monotonic_ms()) / 1000
+
+    def _ask_for_partitions(
+        self, topic: str, deadline_ms: int, *, has_asked: bool
+    ) -> tuple[PartitionMetadata, ...] | None:
+        with self._lock:
+            self._check_not_overtaken("partitions_for")
+            # A topic that is known needs no wait, so a callback may ask for it.
+            if not self._core.knows_topic(topic):
+                self._refuse_question_in_callback(topic)
+            now_ms = self._platform.monotonic_ms()
+            partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
+            self._io.poke()
+        if partitions is None and now_ms >= deadline_ms:
+            max_block_ms = self._config.max_block_ms
+            tries = self._failed_tries(deadline_ms - max_block_ms)
+            raise refusals.topic_unknown(topic, max_block_ms, *tries)
+        return partitions
 
     def _refuse_question_in_callback(self, topic: str) -> None:
         try:

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._shell import refusals
 from txnproducer._shell.io_thread import IoThread
 
-__all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_until_done"]
+__all__ = [
+    "BlockedCall",
+    "append_in_loop",
+    "append_when_possible",
+    "leave_append",
+    "wait_in_loop",
+    "wait_until_done",
+]
 
 _Done = TypeVar("_Done")
+_Step: TypeAlias = Callable[
+    [int, AppendBlocked | None], _Done | AppendBlocked | FutureRecordMetadata
+]
 
 
 def wait_until_done(
@@ -37,12 +48,25 @@ def wait_until_done(
     tries = core.failed_tries
     # Ends early for a host that does not exist: no time would help, and the setting is wrong.
     io.wait_until(lambda: is_done() or tries.has_no_host, timeout_s)
+    return _is_done(io, core, is_done)
+
+
+async def wait_in_loop(
+    io: IoThread, core: ProducerCore, is_done: Callable[[], bool], timeout_s: float
+) -> bool:
+    """Let the running task of an event loop wait as `wait_until_done` does."""
+    tries = core.failed_tries
+    await io.wait_in_loop(lambda: is_done() or tries.has_no_host, timeout_s)
+    return _is_done(io, core, is_done)
+
+
+def _is_done(io: IoThread, core: ProducerCore, is_done: Callable[[], bool]) -> bool:
     with io.lock:
         # Asked first: a result that is there is better than the error.
         if is_done():
             return True
-        if tries.has_no_host:
-            raise tries.no_host_error()
+        if core.failed_tries.has_no_host:
+            raise core.failed_tries.no_host_error()
     return False
 
 
@@ -68,7 +92,7 @@ def append_when_possible(
     core: ProducerCore,
     call: BlockedCall,
     max_block_ms: int,
-    step: Callable[[int, AppendBlocked | None], _Done | AppendBlocked | FutureRecordMetadata],
+    step: _Step[_Done],
 ) -> _Done | FutureRecordMetadata:
     """Take a step until it is not blocked any more. All its waits last `max_block_ms` at most.
 
@@ -99,35 +123,77 @@ def append_when_possible(
         raise
 
 
-def _repeat(
+async def append_in_loop(
     io: IoThread,
     core: ProducerCore,
     call: BlockedCall,
     max_block_ms: int,
-    step: Callable[[int, AppendBlocked | None], _Done | AppendBlocked | FutureRecordMetadata],
+    step: _Step[_Done],
+) -> _Done | FutureRecordMetadata:
+    """Take a step as `append_when_possible` does, in a task of an event loop."""
+    began_ms, is_time_up = io.platform.monotonic_ms(), False
+    try:
+        while True:
+            if call.blocked is not None:
+                left_s = _left_s(io, began_ms + max_block_ms)
+                can_proceed = partial(core.append_can_proceed, call.blocked)
+                if not await wait_in_loop(io, core, can_proceed, left_s):
+                    is_time_up = io.platform.monotonic_ms() >= began_ms + max_block_ms
+            outcome = _take(io, core, call, began_ms, step, is_time_up=is_time_up)
+            if not isinstance(outcome, AppendBlocked):
+                return outcome
+    except BaseException:
+        leave_append(io, core, call.blocked)  # refused, or the task was cancelled
+        raise
+
+
+def _repeat(
+    io: IoThread, core: ProducerCore, call: BlockedCall, max_block_ms: int, step: _Step[_Done]
 ) -> _Done | FutureRecordMetadata:
     began_ms = io.platform.monotonic_ms()
     while True:
         blocked = call.blocked
         is_time_up = blocked is not None and not _wait(io, core, blocked, began_ms + max_block_ms)
-        outcome: _Done | AppendBlocked | FutureRecordMetadata
-        with io.lock:
-            now_ms = io.platform.monotonic_ms()
-            if blocked is not None and is_time_up:
-                outcome = core.time_out_append(
-                    blocked,
-                    call.topic,
-                    call.partition,
-                    call.on_delivery,
-                    now_ms - began_ms,
-                    now_ms,
-                )
-            else:
-                outcome = step(now_ms, blocked)
-            call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
-            wake_sender(io, core)
+        outcome = _take(io, core, call, began_ms, step, is_time_up=is_time_up)
         if not isinstance(outcome, AppendBlocked):
             return outcome
+
+
+def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
+    """Wait until the step can be repeated. Return False once the time is up."""
+    can_proceed = partial(core.append_can_proceed, blocked)
+    if wait_until_done(io, core, can_proceed, _left_s(io, deadline_ms)):
+        return True
+    return io.platform.monotonic_ms() < deadline_ms
+
+
+def _left_s(io: IoThread, deadline_ms: int) -> float:
+    return max(0, deadline_ms - io.platform.monotonic_ms()) / 1000
+
+
+def _take(
+    io: IoThread,
+    core: ProducerCore,
+    call: BlockedCall,
+    began_ms: int,
+    step: _Step[_Done],
+    *,
+    is_time_up: bool,
+) -> _Done | AppendBlocked | FutureRecordMetadata:
+    """Take a step once, or end its wait if the time is up."""
+    blocked = call.blocked
+    outcome: _Done | AppendBlocked | FutureRecordMetadata
+    with io.lock:
+        now_ms = io.platform.monotonic_ms()
+        if blocked is not None and is_time_up:
+            outcome = core.time_out_append(
+                blocked, call.topic, call.partition, call.on_delivery, now_ms - began_ms, now_ms
+            )
+        else:
+            outcome = step(now_ms, blocked)
+        call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
+        wake_sender(io, core)
+    return outcome
 
 
 def wake_sender(io: IoThread, core: ProducerCore) -> None:
@@ -136,13 +202,6 @@ def wake_sender(io: IoThread, core: ProducerCore) -> None:
         io.poke()
         # After the poke: an interrupt between the two costs a second poke, but no wake-up.
         core.needs_wakeup = False
-
-
-def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
-    """Wait until the step can be repeated. Return False once the time is up."""
-    left_s = max(0, deadline_ms - io.platform.monotonic_ms()) / 1000
-    can_proceed = wait_until_done(io, core, lambda: core.append_can_proceed(blocked), left_s)
-    return can_proceed or io.platform.monotonic_ms() < deadline_ms
 
 
 def leave_append(io: IoThread, core: ProducerCore, outcome: object) -> None:

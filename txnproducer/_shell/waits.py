@@ -1,24 +1,26 @@
-"""The waits of application threads for a condition of the core.
+"""The waits of application threads, and of tasks of event loops, for a condition of the core.
 
-Why it exists: the I/O thread drives the core, and any number of other threads wait for it.
-Owns: the core's lock, the list of the waits, the sleep of each. Must not know: the loop, or what a
-thread waits for.
+Why it exists: the I/O thread drives the core, and any number of others wait for it.
+Owns: the core's lock, the list of the waits, the sleep of each. Must not know: the loop, or the
+meaning of a condition.
 Rules:
 * A condition is asked with the lock held. It may be asked on several threads.
-* A waiting thread sleeps without the lock, and meanwhile compresses batches that are full.
+* A waiting thread sleeps without the lock, and meanwhile compresses batches that are full. A task
+  does not: its event loop has other work.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import inf
 
 from txnproducer._shell import refusals
 from txnproducer._shell.arguments import seconds
 from txnproducer._shell.compression import compress
 from txnproducer._shell.done_callbacks import DoneCallbacks
 from txnproducer._shell.driven import FullBatch
-from txnproducer._shell.event_loops import LoopWakeups
+from txnproducer._shell.event_loops import LoopWakeups, WaitingTask
 from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._sync.core_lock import refuse_reentry
 from txnproducer._wire.platform import Platform
@@ -44,15 +46,11 @@ class Waits:
         self.platform = platform
         self.lock = platform.core_lock()
         self.wakeups = LoopWakeups()
-        self.done_callbacks = DoneCallbacks(self.lock, self.poke, self.wakeups)
+        self.done_callbacks = DoneCallbacks(self.lock, self.wakeups)
         self._name = name
-        self._waits: list[WaitingThread] = []
+        self._waits: list[WaitingThread | WaitingTask] = []
         self._has_stopped = False
         self._pid = os.getpid()
-
-    def poke(self) -> None:
-        """End the sleep of the I/O thread. Call with `lock` held."""
-        raise NotImplementedError
 
     def refuse_in_callback(self) -> None:
         """Refuse a call that would wait for its own thread."""
@@ -124,6 +122,29 @@ class Waits:
                 wait.sleep(left)
             else:
                 compress(batch, self._name)
+
+    async def wait_in_loop(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Let the running task wait as `wait_until` does. Its event loop goes on."""
+        import asyncio  # late: a program without an event loop does not pay for it
+
+        refuse_reentry(self.lock, "await")
+        deadline = self.platform.monotonic_s() + seconds(timeout_s)
+        while True:
+            self.refuse_in_fork()
+            with self.lock:
+                if is_done():
+                    return True
+                left = deadline - self.platform.monotonic_s()
+                if left <= 0 or self._has_stopped:
+                    return False
+                waiting = asyncio.get_running_loop().create_future()
+                wait = WaitingTask(is_done, waiting, self.wakeups)
+                self._waits.append(wait)
+            try:
+                await asyncio.wait((waiting,), timeout=None if left == inf else left)
+            finally:
+                with self.lock:
+                    self._waits.remove(wait)
 
     @property
     def _is_forked(self) -> bool:
