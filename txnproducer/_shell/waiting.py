@@ -161,10 +161,9 @@ def _repeat(
 
 def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
     """Wait until the step can be repeated. Return False once the time is up."""
-    can_proceed = partial(core.append_can_proceed, blocked)
-    if wait_until_done(io, core, can_proceed, _left_s(io, deadline_ms)):
-        return True
-    return io.platform.monotonic_ms() < deadline_ms
+    left_s = _left_s(io, deadline_ms)
+    can_proceed = wait_until_done(io, core, lambda: core.append_can_proceed(blocked), left_s)
+    return can_proceed or io.platform.monotonic_ms() < deadline_ms
 
 
 def _left_s(io: IoThread, deadline_ms: int) -> float:

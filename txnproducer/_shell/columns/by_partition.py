@@ -13,21 +13,27 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._core.append.row_placer import Span, merged
 from txnproducer._core.producer_core import ProducerCore
-from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer._shell.columns.blocks import Block
 from txnproducer._shell.io_thread import IoThread
+from txnproducer._shell.steps import Steps
 
-__all__ = ["PartitionsFor", "RowSorter"]
+__all__ = ["Partitions", "RowSorter"]
 
-PartitionsFor: TypeAlias = Callable[[str], Sequence[PartitionMetadata]]
 _PARTITION: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The wait for a topic's partitions, which asks the cluster if it must."""
+
+    topic: str
 
 
 class RowSorter:
@@ -44,16 +50,13 @@ class RowSorter:
         self._io = io
         self._is_ignoring_keys = is_ignoring_keys
 
-    def runs(
-        self, topic: str, block: Block, transaction: int, partitions_for: PartitionsFor
-    ) -> deque[RowRun]:
+    def runs(self, topic: str, block: Block, transaction: int) -> Steps[Partitions, deque[RowRun]]:
         """Return the runs of a block, one for each partition.
 
         Args:
             topic: the topic of all rows.
             block: the rows.
             transaction: the core's number of the transaction that the rows belong to.
-            partitions_for: returns the partitions of a topic; asks the cluster if it must.
         """
         rows = block.rows
         if block.partition is not None:
@@ -63,12 +66,12 @@ class RowSorter:
             return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
         # Only if keys decide: otherwise the cluster need not be asked before the first row is
         # appended.
-        partition_count = len(partitions_for(topic)) if are_keys_counted else 0
+        partition_count = len((yield Partitions(topic))) if are_keys_counted else 0
         order, spans = rows.by_partition(block.partitions, partition_count)
         # Placed before they are sorted: sent apart, such a row could lie before or after rows of
         # the partition that it is put into.
         if len(spans) > 1 and spans[0][_PARTITION] == NO_PARTITION:
-            placed = self._placed(topic, block, order, spans[0], partitions_for)
+            placed = yield from self._placed(topic, block, order, spans[0])
             order, spans = merged(order, [*spans[1:], *placed])
         return deque(
             RowRun(
@@ -78,13 +81,8 @@ class RowSorter:
         )
 
     def _placed(
-        self,
-        topic: str,
-        block: Block,
-        order: array[int],
-        span: Span,
-        partitions_for: PartitionsFor,
-    ) -> list[Span]:
+        self, topic: str, block: Block, order: array[int], span: Span
+    ) -> Steps[Partitions, list[Span]]:
         """Choose partitions for rows that may go anywhere, for one batch of rows at a time."""
         placer = self._core.row_placer
         _, start, stop = span
@@ -94,7 +92,7 @@ class RowSorter:
                 choice = placer.choose(topic, is_first=not placed)
             if choice is None:
                 # Without the lock: this asks the cluster for the topic, and waits.
-                partitions_for(topic)
+                yield Partitions(topic)
                 continue
             partition, room_bytes = choice
             # Rows are measured without the lock, so that the loop can send meanwhile.

@@ -1,7 +1,8 @@
 """Many records sent by one call: columns in, one future out.
 
-Owns: the order of the work, the waits for memory and metadata, and the failure of a transaction
-that has got only some of the rows. Must not know: columns, or how a batch is filled.
+Owns: the order of the work, the waits for memory and metadata (of a thread, or of a task of an
+event loop), and the failure of a transaction that has got only some of the rows. Must not know:
+columns, or how a batch is filled.
 Rules:
 * Rows are never half sent without an error: after one, the rows that were taken are part of a
   transaction that can only be aborted.
@@ -13,21 +14,24 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._core.batches.batch_future import FutureBatchMetadata, RowsTaken
 from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer._shell import refusals
 from txnproducer._shell.columns.blocks import Block
-from txnproducer._shell.columns.by_partition import PartitionsFor, RowSorter
+from txnproducer._shell.columns.by_partition import Partitions, RowSorter
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.refusals import WaitInCallbackError
-from txnproducer._shell.waiting import BlockedCall, append_when_possible
+from txnproducer._shell.steps import Steps, run_steps, run_steps_in_loop
+from txnproducer._shell.waiting import BlockedCall, append_in_loop, append_when_possible
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -50,13 +54,27 @@ class _SendCall:
     Attributes:
         topic: the topic of all rows.
         future: knows the rows that were taken.
+        transaction: the core's number of the transaction that the rows belong to.
         is_in_doubt: whether more rows may have been taken: an interrupt can come before the
             future has noted them.
     """
 
     topic: str
     future: FutureBatchMetadata
+    transaction: int
     is_in_doubt: bool = False
+
+
+@dataclass(slots=True)
+class _Append:
+    """A step that appends, and the wait for metadata or memory that it may need."""
+
+    waiting: BlockedCall
+    step: Callable[[int, AppendBlocked | None], Any]
+
+
+# None lets others go on between two batches.
+_Wait: TypeAlias = Partitions | _Append | None
 
 
 class RowSender:
@@ -79,7 +97,10 @@ class RowSender:
         }
 
     def send_blocks(
-        self, topic: str, blocks: Sequence[Block], partitions_for: PartitionsFor
+        self,
+        topic: str,
+        blocks: Sequence[Block],
+        partitions_for: Callable[[str], Sequence[PartitionMetadata]],
     ) -> FutureBatchMetadata:
         """Send rows as `TransactionalProducer.send_batch` does.
 
@@ -88,6 +109,58 @@ class RowSender:
             blocks: the rows.
             partitions_for: returns the partitions of a topic; asks the cluster if it must.
         """
+        call = self._begin(topic, blocks)
+        try:
+            run_steps(self._steps(call, blocks), partial(self._perform, partitions_for))
+        except BaseException as error:
+            self._fail_transaction(call, error)
+            raise
+        return call.future
+
+    async def send_blocks_in_loop(
+        self,
+        topic: str,
+        blocks: Sequence[Block],
+        partitions_for: Callable[[str], Awaitable[Sequence[PartitionMetadata]]],
+    ) -> FutureBatchMetadata:
+        """Send rows as `send_blocks` does, in a task of an event loop."""
+        call = self._begin(topic, blocks)
+        perform = partial(self._perform_in_loop, partitions_for)
+        try:
+            await run_steps_in_loop(self._steps(call, blocks), perform)
+        except BaseException as error:
+            self._fail_transaction(call, error)
+            raise
+        return call.future
+
+    def _perform(
+        self, partitions_for: Callable[[str], Sequence[PartitionMetadata]], wait: _Wait
+    ) -> Any:
+        if isinstance(wait, Partitions):
+            return partitions_for(wait.topic)
+        if isinstance(wait, _Append):
+            return append_when_possible(
+                self._io, self._core, wait.waiting, self._max_block_ms, wait.step
+            )
+        # A loop that has woken would otherwise wait up to 5 ms (the switch interval).
+        self._io.priority.give_way()
+        return None
+
+    async def _perform_in_loop(
+        self, partitions_for: Callable[[str], Awaitable[Sequence[PartitionMetadata]]], wait: _Wait
+    ) -> Any:
+        import asyncio  # late: a program without an event loop does not pay for it
+
+        if isinstance(wait, Partitions):
+            return await partitions_for(wait.topic)
+        if isinstance(wait, _Append):
+            return await append_in_loop(
+                self._io, self._core, wait.waiting, self._max_block_ms, wait.step
+            )
+        await asyncio.sleep(0)  # lets the other tasks go on between two batches
+        return None
+
+    def _begin(self, topic: str, blocks: Sequence[Block]) -> _SendCall:
         # Before the first row: a refusal after it would leave a part of the rows in the
         # transaction.
         self._check_sizes(blocks)
@@ -95,27 +168,23 @@ class RowSender:
         with self._io.lock:
             # Taken once: rows that wait while another thread ends the transaction must not land in
             # the next.
-            transaction = self._core.transaction_number
-        call = _SendCall(topic, future)
-        first_row = 0
-        try:
-            self._check_places(call, blocks)
-            for block in blocks:
-                runs = self._sorter.runs(topic, block, transaction, partitions_for)
-                self._send_runs(call, runs, first_row)
-                first_row += block.rows.count
-        except BaseException as error:
-            self._fail_transaction(call, error)
-            raise
-        return future
+            return _SendCall(topic, future, self._core.transaction_number)
 
-    def _check_places(self, call: _SendCall, blocks: Sequence[Block]) -> None:
+    def _steps(self, call: _SendCall, blocks: Sequence[Block]) -> Steps[_Wait, None]:
+        first_row = 0
+        yield from self._check_places(call, blocks)
+        for block in blocks:
+            runs = yield from self._sorter.runs(call.topic, block, call.transaction)
+            yield from self._send_runs(call, runs, first_row)
+            first_row += block.rows.count
+
+    def _check_places(self, call: _SendCall, blocks: Sequence[Block]) -> Steps[_Wait, None]:
         """Refuse a call with a wrong partition or state before any row is sent."""
         if not blocks:
             with self._io.lock:
                 self._core.check_can_append()
         elif blocks[0].highest_partition != NO_PARTITION:
-            self._check_partition(call, blocks[0].highest_partition)
+            yield from self._check_partition(call, blocks[0].highest_partition)
 
     def _check_sizes(self, blocks: Sequence[Block]) -> None:
         first_row = 0
@@ -129,19 +198,21 @@ class RowSender:
                     )
             first_row += block.rows.count
 
-    def _send_runs(self, call: _SendCall, runs: deque[RowRun], first_row: int) -> None:
+    def _send_runs(
+        self, call: _SendCall, runs: deque[RowRun], first_row: int
+    ) -> Steps[_Wait, None]:
         # One batch of each partition in turn, so that all partitions are sent at the same time.
         while runs:
             run = runs.popleft()
-            call.future.add(self._append(call, run), run.order, first_row)
+            taken = yield from self._append(call, run)
+            call.future.add(taken, run.order, first_row)
             # Only after the future has noted the rows: an interrupt before leaves them in doubt.
             call.is_in_doubt = False
             if run.next < run.stop:
                 runs.append(run)
-            # A loop that has woken would otherwise wait up to 5 ms (the switch interval).
-            self._io.priority.give_way()
+            yield None
 
-    def _append(self, call: _SendCall, run: RowRun) -> RowsTaken:
+    def _append(self, call: _SendCall, run: RowRun) -> Steps[_Wait, RowsTaken]:
         """Append the rows of a run that one batch takes, waiting up to `max_block_ms`."""
         rows, first = self._core.rows, run.next
 
@@ -153,30 +224,31 @@ class RowSender:
             return outcome
 
         try:
-            return self._repeat(call, run.partition, append)
+            taken: RowsTaken = yield from self._repeat(call, run.partition, append)
         except IllegalStateError:
             # The refusal comes before any row is taken, unless the run has moved on.
             call.is_in_doubt = run.next != first
             raise
+        return taken
 
-    def _check_partition(self, call: _SendCall, partition: int) -> None:
+    def _check_partition(self, call: _SendCall, partition: int) -> Steps[_Wait, None]:
         """Refuse a partition that the topic does not have, before any row is sent."""
         core = self._core
 
         def check(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[None]:
             return core.check_partition(call.topic, partition, now_ms, blocked)
 
-        self._repeat(call, partition, check)
+        yield from self._repeat(call, partition, check)
 
     def _repeat(
         self,
         call: _SendCall,
         partition: int | None,
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
-    ) -> _Done:
+    ) -> Steps[_Wait, _Done]:
         """Take a step until it is done. All its waits last `max_block_ms` at most."""
-        waiting = BlockedCall(call.topic, partition)
-        outcome = append_when_possible(self._io, self._core, waiting, self._max_block_ms, step)
+        outcome: _Done | FutureRecordMetadata
+        outcome = yield _Append(BlockedCall(call.topic, partition), step)
         if isinstance(outcome, FutureRecordMetadata):
             raise outcome.error or KafkaError("a row failed without an error")
         return outcome
