@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -92,7 +92,7 @@ class TransactionalProducer(RecordWriter):
         self._open(ProducerConfig.build(**settings))
 
     @classmethod
-    def from_config(cls, config: ProducerConfig) -> TransactionalProducer:
+    def from_config(cls, config: ProducerConfig) -> Self:
         """Make a producer from an existing (and checked) configuration."""
         producer = cls.__new__(cls)
         producer._open(config)  # noqa: SLF001 - our own class

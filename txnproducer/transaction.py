@@ -1,6 +1,6 @@
 """One transaction as a `with` block, committed at its end and aborted on any exception.
 
-Owns: the end of the block, and the `outcome`.
+Owns: the end of the block, and the `outcome`, which a block for asyncio has as well.
 Must not know: how a transaction is begun or ended. The producer passes these calls and keeps
 `outcome` up to date.
 Rules: the caller always sees the exception that left the block. A failure of the abort that
@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias
 
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._shell.arguments import Headers
 from txnproducer._shell.block_owner import IsOwner
 from txnproducer.errors import IllegalStateError, KafkaError
 
-__all__ = ["Outcome", "Transaction"]
+__all__ = ["Outcome", "Transaction", "TransactionBlock"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,7 +59,72 @@ def _anyone() -> bool:
     return True
 
 
-class Transaction:
+class TransactionBlock:
+    """What a `with` block and an `async with` block have in common: one transaction's state.
+
+    Attributes:
+        outcome: see `Transaction`.
+    """
+
+    __slots__ = ("_begin", "_has_begun", "_is_owner", "_own", "_was_lost", "outcome")
+
+    def __init__(self, begin: Callable[[Any], None], own: Callable[[], IsOwner]) -> None:
+        self._begin = begin
+        self._own = own
+        self._is_owner: IsOwner = _anyone
+        self._has_begun = False
+        self.outcome: Outcome = "open"
+        self._was_lost = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.outcome if self._has_begun else 'not begun'}>"
+
+    def _prepare(self) -> None:
+        """Take the block for the caller, before it is begun."""
+        if self._has_begun:
+            raise IllegalStateError(
+                "a transaction object is used once: call producer.transaction() for the next"
+            )
+        # Before the begin: after it, other threads may ask which thread owns the block.
+        self._is_owner = self._own()
+        # A block whose begin has failed may be entered again.
+        self.outcome = "open"
+
+    def _hand_back(self) -> None:
+        """Let any thread or task end the transaction from now on."""
+        self._is_owner = _anyone
+
+    def settle(self, outcome: Outcome, *, is_own_end: bool) -> None:
+        """Take in the outcome, and whether the caller's own call has brought it."""
+        is_lost = self.outcome == "open" and outcome != "committed" and not is_own_end
+        # Kept: the block may end long after that, and has to know of it then.
+        self._was_lost = self._was_lost or (is_lost and outcome != "open")
+        self.outcome = outcome
+
+    def can_be_ended_here(self) -> bool:
+        """Return whether the caller may begin or end a transaction by the producer's own calls.
+
+        While the block is open, only its owner may: the thread, or the task, that has entered it.
+        Anyone may once that has ended, the block was left, or the transaction is over.
+        """
+        return self.outcome != "open" or self._is_owner()
+
+    def _check_open(self) -> None:
+        if not self._has_begun:
+            raise IllegalStateError("not begun: use `with producer.transaction() as txn:`")
+        if self.outcome != "open":
+            raise IllegalStateError(f"this transaction has ended (outcome: {self.outcome})")
+
+    def _note_failed_abort(self, error: BaseException, failure: Exception) -> None:
+        """Add the failure of an abort to the exception that has left the block."""
+        error.add_note(
+            f"Aborting the transaction failed too (outcome: {self.outcome}):"
+            f" {type(failure).__name__}: {failure}"
+        )
+        _LOG.warning("could not abort the transaction after %r", error, exc_info=failure)
+
+
+class Transaction(TransactionBlock):
     """One transaction, made by `producer.transaction()` and used once, as a `with` block.
 
     At the end of the block it is committed. An exception in it, of any kind (KeyboardInterrupt,
@@ -84,7 +149,7 @@ class Transaction:
             `CommitOutcomeUnknownError`.
     """
 
-    __slots__ = ("_begin", "_calls", "_has_begun", "_is_owner", "_own", "_was_lost", "outcome")
+    __slots__ = ("_calls",)
 
     def __init__(
         self,
@@ -92,26 +157,11 @@ class Transaction:
         begin: Callable[[Transaction], None],
         own: Callable[[], IsOwner] = lambda: _anyone,
     ) -> None:
+        super().__init__(begin, own)
         self._calls = calls
-        self._begin = begin
-        self._own = own
-        self._is_owner: IsOwner = _anyone
-        self._has_begun = False
-        self.outcome: Outcome = "open"
-        self._was_lost = False
-
-    def __repr__(self) -> str:
-        return f"<Transaction {self.outcome if self._has_begun else 'not begun'}>"
 
     def __enter__(self) -> Self:
-        if self._has_begun:
-            raise IllegalStateError(
-                "a transaction object is used once: call producer.transaction() for the next"
-            )
-        # Before the begin: after it, other threads may ask which thread owns the block.
-        self._is_owner = self._own()
-        # A block whose begin has failed may be entered again.
-        self.outcome = "open"
+        self._prepare()
         try:
             self._begin(self)
         except BaseException:
@@ -119,6 +169,20 @@ class Transaction:
             raise
         self._has_begun = True
         return self
+
+    async def __aenter__(self) -> NoReturn:
+        """Refuse an `async with`.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "the block of a TransactionalProducer is entered by `with`; for `async with` use"
+            " txnproducer.aio.AsyncTransactionalProducer"
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing: `__aenter__` refuses."""
 
     def __exit__(
         self,
@@ -142,22 +206,7 @@ class Transaction:
                 self._abort_because_of(error)
         finally:
             # Also if the end has failed: any thread may repeat it now.
-            self._is_owner = _anyone
-
-    def settle(self, outcome: Outcome, *, is_own_end: bool) -> None:
-        """Take in the outcome, and whether the caller's own call has brought it."""
-        is_lost = self.outcome == "open" and outcome != "committed" and not is_own_end
-        # Kept: the block may end long after that, and has to know of it then.
-        self._was_lost = self._was_lost or (is_lost and outcome != "open")
-        self.outcome = outcome
-
-    def can_be_ended_here(self) -> bool:
-        """Return whether the caller may begin or end a transaction by the producer's own calls.
-
-        While the block is open, only its owner may: the thread that has entered it. Any thread may
-        once that thread has ended, the block was left, or the transaction is over.
-        """
-        return self.outcome != "open" or self._is_owner()
+            self._hand_back()
 
     def send(
         self,
@@ -188,12 +237,6 @@ class Transaction:
         self._check_open()
         self._calls.send_offsets_to_transaction(offsets, group_metadata)
 
-    def _check_open(self) -> None:
-        if not self._has_begun:
-            raise IllegalStateError("not begun: use `with producer.transaction() as txn:`")
-        if self.outcome != "open":
-            raise IllegalStateError(f"this transaction has ended (outcome: {self.outcome})")
-
     def _commit(self) -> None:
         try:
             self._calls.commit_transaction()
@@ -208,8 +251,4 @@ class Transaction:
             self._calls.abort_transaction()
         # Not BaseException: Ctrl-C during the abort has to come through.
         except Exception as failure:  # noqa: BLE001 - it must not hide the user's exception
-            error.add_note(
-                f"Aborting the transaction failed too (outcome: {self.outcome}):"
-                f" {type(failure).__name__}: {failure}"
-            )
-            _LOG.warning("could not abort the transaction after %r", error, exc_info=failure)
+            self._note_failed_abort(error, failure)

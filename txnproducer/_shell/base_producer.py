@@ -58,8 +58,6 @@ _ENDED: Mapping[Callable[[str], KafkaError] | None, str] = {
 }
 # Added to a time-out of the core, so that its answer can reach the caller.
 _MOMENT_S = 2.0
-# The wait for the coordinator's answer why a transaction was lost, before a call raises its error.
-_EVIDENCE_S = LONGEST_MS / 1000
 
 
 class BaseProducer:
@@ -72,6 +70,8 @@ class BaseProducer:
     _refusal: Callable[[str], KafkaError] | None
     # A test's cluster replaces it in a subclass.
     _platform: Platform = SYSTEM
+    # The wait for the coordinator's answer why a transaction was lost, before its error is raised.
+    _evidence_s = LONGEST_MS / 1000
 
     def __init__(self, config: ProducerConfig) -> None:
         self._open(config)
@@ -214,7 +214,25 @@ class BaseProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(None if error is None else min(_CLOSE_AFTER_ERROR_S, self._delivery_s))
+        self.close(self.limit_of_close_s(after_error=error is not None))
+
+    def limit_of_close_s(self, *, after_error: bool = False) -> float:
+        """Return the seconds for an end in good order, at the end of a `with` block."""
+        return min(_CLOSE_AFTER_ERROR_S, self._delivery_s) if after_error else self._delivery_s
+
+    async def __aenter__(self) -> NoReturn:
+        """Refuse an `async with`.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} is entered by `with`; for `async with` use"
+            " txnproducer.aio.AsyncTransactionalProducer"
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing: `__aenter__` refuses."""
 
     def disown(self) -> None:
         """Refuse every call from now on, because this process is a fork."""
@@ -353,7 +371,7 @@ class BaseProducer:
         The core has already asked. This waits for the answer, for a second at most.
         """
         core = self._core
-        self._io.wait_until(lambda: core.is_loss_explained, _EVIDENCE_S)
+        self._io.wait_until(lambda: core.is_loss_explained, self._evidence_s)
         with self._lock:
             return core.explained(error)
 

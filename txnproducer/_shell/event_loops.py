@@ -8,15 +8,18 @@ Owns: the tasks to wake, the wait of one task. Must not know: a task's condition
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # at run time it is loaded by those who have a loop
     import asyncio
 
-__all__ = ["LoopWakeups", "WaitingTask"]
+__all__ = ["LoopWakeups", "WaitingTask", "warn_of_blocked_loop"]
 
 _LOG = logging.getLogger(__name__)
+_PACKAGE: Final = "txnproducer."
 
 
 class LoopWakeups:
@@ -70,6 +73,32 @@ class WaitingTask:
         if not self._is_woken:
             self._is_woken = True
             self._wakeups.add(self.waiting)
+
+
+def warn_of_blocked_loop() -> None:
+    """Warn if the calling thread is about to wait, and runs an event loop."""
+    asyncio = sys.modules.get("asyncio")
+    # Notebooks run their cells in a loop that has nothing else to do.
+    if asyncio is None or "ipykernel" in sys.modules:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    warnings.warn(
+        "this call of a TransactionalProducer blocks the event loop, and all of its tasks: use"
+        " txnproducer.aio.AsyncTransactionalProducer, or await asyncio.to_thread(...)",
+        RuntimeWarning,
+        _frames_of_package() + 1,
+    )
+
+
+def _frames_of_package() -> int:
+    """Return how many of the innermost frames are this package's, from the caller's on."""
+    frame, count = sys._getframe(1), 1  # noqa: SLF001 - as `warnings` does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame, count = frame.f_back, count + 1
+    return count - 1
 
 
 def _end(waits: Iterable[asyncio.Future[None]]) -> None:

@@ -160,9 +160,7 @@ class IoThread(Waits):
         try:
             self._closing.add(caller)
             # The deadline goes first: an interrupt after this line leaves an end that is certain.
-            self._end_by(
-                self.platform.monotonic_ms() + round(min(timeout_s, _LONGEST_CLOSE_S) * 1000)
-            )
+            self._end_by(self._deadline_ms(timeout_s))
             self.initiate_close()
             if not self.wait_until(lambda: core.is_closed, timeout_s):
                 self._force()
@@ -172,6 +170,19 @@ class IoThread(Waits):
             self._closing.discard(caller)
         return not self._was_forced
 
+    async def close_in_loop(self, timeout_s: float) -> bool:
+        """End as `close` does, while the running task of an event loop waits."""
+        core = self._driven
+        self._end_by(self._deadline_ms(timeout_s))
+        self.initiate_close()
+        if not await self.wait_in_loop(lambda: core.is_closed, timeout_s):
+            self._force()
+        self._join(await self.wait_in_loop(lambda: self._has_stopped, _FORCED_CLOSE_S), 1)
+        return not self._was_forced
+
+    def _deadline_ms(self, timeout_s: float) -> int:
+        return self.platform.monotonic_ms() + round(min(timeout_s, _LONGEST_CLOSE_S) * 1000)
+
     def _end_by(self, time_ms: int) -> None:
         """Make the loop force its end at a time, unless it ends before."""
         with self.lock:
@@ -179,7 +190,10 @@ class IoThread(Waits):
                 self._ends_by_ms = time_ms
 
     def _await_end(self, timeout_s: float) -> None:
-        if self.wait_until(lambda: self._has_stopped, timeout_s):
+        self._join(self.wait_until(lambda: self._has_stopped, timeout_s), timeout_s)
+
+    def _join(self, has_stopped: bool, timeout_s: float) -> None:
+        if has_stopped:
             self._thread.join(timeout_s)  # the thread only has to return
             return
         # A core that cannot even be forced must not keep the thread (and the process) alive.

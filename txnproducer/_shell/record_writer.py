@@ -45,7 +45,7 @@ from txnproducer._shell.waiting import (
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 
-__all__ = ["OnDelivery", "RecordWriter"]
+__all__ = ["OnDelivery", "RecordWriter", "SendArguments"]
 
 OnDelivery = DeliveryCallback
 
@@ -378,7 +378,7 @@ class RecordWriter(BaseProducer, _FastSender):
             self._io.callbacks.note_refused(lost, error)
             raise
 
-    def _send_later(self, record: _SendArguments, blocked: AppendBlocked) -> FutureRecordMetadata:
+    def _send_later(self, record: SendArguments, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append. One `max_block_ms` covers all the waits."""
         topic, _, _, _, partition, _, on_delivery = record
         return append_when_possible(
@@ -394,6 +394,6 @@ if IMPL == "cython":
     # The compiled function takes the place of the method above, under its name and signature.
     RecordWriter.send = update_wrapper(_fast_send.send, RecordWriter.send)  # type: ignore
 
-_SendArguments: TypeAlias = tuple[
+SendArguments: TypeAlias = tuple[
     str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None
 ]

@@ -57,7 +57,7 @@ from txnproducer.errors import (
     error_for_code,
 )
 
-__all__ = ["TransactionInquiry", "describe_transaction"]
+__all__ = ["TransactionInquiry", "describe_in_loop", "describe_transaction"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,10 +83,7 @@ def describe_transaction(
         ForkedProducerError: a signal handler has forked, and this is the child.
         KafkaError: the cluster refused.
     """
-    priority = new_loop_priority()
-    client = NetworkClient(config, platform.monotonic_ms, priority=priority, platform=platform)
-    inquiry = TransactionInquiry(config, client, platform, known)
-    io = IoThread(client, f"txnproducer-inquiry-{config.client_id}", priority, platform)
+    io, inquiry = _made(config, platform, known)
     try:
         io.start(inquiry)
         io.wait_until(lambda: inquiry.is_over, timeout_s)
@@ -97,6 +94,31 @@ def describe_transaction(
         io.orphan()
         raise
     return inquiry.result(timeout_s)
+
+
+async def describe_in_loop(
+    config: ProducerConfig, platform: Platform, timeout_s: float, known: Iterable[BrokerNode] = ()
+) -> TransactionDescription | None:
+    """Ask as `describe_transaction` does, while the running task of an event loop waits."""
+    io, inquiry = _made(config, platform, known)
+    try:
+        io.start(inquiry)
+        await io.wait_in_loop(lambda: inquiry.is_over, timeout_s)
+        await io.close_in_loop(0)
+    except BaseException:
+        io.orphan()  # the task was cancelled
+        raise
+    return inquiry.result(timeout_s)
+
+
+def _made(
+    config: ProducerConfig, platform: Platform, known: Iterable[BrokerNode]
+) -> tuple[IoThread, TransactionInquiry]:
+    priority = new_loop_priority()
+    client = NetworkClient(config, platform.monotonic_ms, priority=priority, platform=platform)
+    inquiry = TransactionInquiry(config, client, platform, known)
+    name = f"txnproducer-inquiry-{config.client_id}"
+    return IoThread(client, name, priority, platform), inquiry
 
 
 class TransactionInquiry(AskingCore):

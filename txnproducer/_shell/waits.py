@@ -20,7 +20,7 @@ from txnproducer._shell.arguments import seconds
 from txnproducer._shell.compression import compress
 from txnproducer._shell.done_callbacks import DoneCallbacks
 from txnproducer._shell.driven import FullBatch
-from txnproducer._shell.event_loops import LoopWakeups, WaitingTask
+from txnproducer._shell.event_loops import LoopWakeups, WaitingTask, warn_of_blocked_loop
 from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._sync.core_lock import refuse_reentry
 from txnproducer._wire.platform import Platform
@@ -99,6 +99,7 @@ class Waits:
             if is_done():
                 return True
             self.refuse_in_callback()
+        warn_of_blocked_loop()
         try:
             with self.lock:
                 self._waits.append(wait)  # inside the `try`, which removes it after an interrupt

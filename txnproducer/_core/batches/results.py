@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from txnproducer._core.batches.record_future import FutureRecordMetadata
@@ -194,7 +194,13 @@ class CallbackBatch:
         """
         for future, callback in self._calls:
             try:
-                callback(future.metadata(), future.error)
+                outcome: object = callback(future.metadata(), future.error)
+                if isinstance(outcome, Coroutine):
+                    outcome.close()  # before Python warns of it at a line of its own
+                    raise TypeError(
+                        "on_delivery returned a coroutine, which nobody awaits: give a function,"
+                        " or await the future of `send`"
+                    )
             except BaseException as error:  # noqa: BLE001 - users' code may raise anything
                 _LOG.exception("a delivery callback failed for %r", future)
                 self.raised += (error,)
