@@ -26,6 +26,10 @@ PROGRAMS = [
 TIMEOUT_SECONDS = 240
 
 SHOWS = {
+    "async_service.py": [
+        "400 requests were answered, many with one transaction: True",
+        "read_committed sees 400 orders, 400 of them different",
+    ],
     "transaction.py": [
         "transfer of 10: committed",
         "transfer of 500: aborted",
