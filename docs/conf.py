@@ -28,6 +28,7 @@ parts = {
         "quickstart",
         "transactional-id",
         "services",
+        "asyncio",
         "transactions",
         "errors",
         "spark",

@@ -87,7 +87,7 @@ async def serve(bootstrap_servers: str, topic: str) -> None:
 
 
 def main() -> None:
-    """Run the service, and read what it has written."""
+    """Run the service, and read its records."""
     with cluster() as bootstrap_servers:
         topic = create_topic(bootstrap_servers, "async-service")
         asyncio.run(serve(bootstrap_servers, topic))

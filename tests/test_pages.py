@@ -21,6 +21,7 @@ from tests.sim.mutation import all_mutants
 from txnproducer import TransactionalProducer, errors, spark, testing
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell.base_producer import _TIMES
+from txnproducer.aio import AsyncTransactionalProducer
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -71,21 +72,22 @@ def test_threads_with_the_lock_of_the_page_commit_one_after_the_other(one, clien
     assert commits(client) == 8
 
 
-def test_a_cancelled_coroutine_of_the_page_leaves_its_transaction_to_the_end(one, client):
-    writer = names_of("services.md", "class Writer")["Writer"](one)
+def test_the_coroutines_of_the_page_write_and_pay(client):
+    client.topics.update({"orders": 1, "payments": 1})
 
-    async def write_five_and_cancel_one():
-        with one._lock:  # no thread can end its order before the cancel
-            tasks = [asyncio.create_task(writer.write(b"order")) for _ in range(5)]
-            await asyncio.sleep(0)  # each has handed its order to a thread
-            tasks[0].cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
+    async def main():
+        async with AsyncTransactionalProducer("boot:9092", "txn", linger_ms=0) as producer:
+            write = names_of("asyncio.md", "async def write")["write"]
+            assert len(await write(producer, [b"order"] * 5)) == 5
+            pay = names_of("asyncio.md", "async def pay")["pay"]
+            paying = asyncio.create_task(pay(producer, b"alice 10"))
+            while not client.sent(ApiKey.END_TXN)[1:]:
+                await asyncio.sleep(0)  # another thread sends it
+            paying.cancel()
+            await asyncio.wait([paying])
 
-    results = asyncio.run(write_five_and_cancel_one())
-    assert isinstance(results[0], asyncio.CancelledError)
-    assert results[1:] == [None] * 4
-    assert one.transaction_state == "READY"
-    assert commits(client) == 5
+    asyncio.run(main())
+    assert commits(client) == 2
 
 
 def test_the_page_has_the_names_of_all_metrics(one):

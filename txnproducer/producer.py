@@ -50,7 +50,7 @@ _LIMIT_S = 2.0
 
 @dataclass(frozen=True)
 class _Doubt:
-    """A commit whose outcome is asked for: the outcome as it is known, and what may decide it."""
+    """A question for the outcome of a commit: the answer so far, and the facts that decide it."""
 
     known: ResolvedOutcome
     commit: SentCommit

@@ -60,7 +60,7 @@ def _anyone() -> bool:
 
 
 class TransactionBlock:
-    """What a `with` block and an `async with` block have in common: one transaction's state.
+    """The base of a `with` block and an `async with` block: the state of one transaction.
 
     Attributes:
         outcome: see `Transaction`.

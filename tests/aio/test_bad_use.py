@@ -1,4 +1,4 @@
-"""Mistakes with event loops and tasks are told at once, with the way out."""
+"""Mistakes with event loops and tasks raise at once, with the way out."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_an_exception_in_a_block_aborts_and_goes_on_to_the_caller(run, make, cli
     assert commits_sent(client) == [False, True]
 
 
-def test_a_producer_begins_without_init_if_it_is_told_so(run, make, client):
+def test_init_is_left_to_the_caller_on_request(run, make, client):
     async def main():
         async with make(init=False) as producer:
             assert producer.transaction_state == "UNINITIALIZED"

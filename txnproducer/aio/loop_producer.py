@@ -121,7 +121,7 @@ class LoopProducer(TransactionalProducer):
             raise refusals.timeout_too_long(error, longest) from error.__cause__
 
     async def await_unseen_abort(self) -> None:
-        """Wait again for an abort that timed out, or whose task was cancelled."""
+        """Wait again for an abort that timed out, or was left by a cancelled task."""
         self._check_usable("begin_transaction")
         abort = self._unseen_abort()
         if abort is not None:

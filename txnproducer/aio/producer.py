@@ -36,7 +36,7 @@ class _Turn:
 
 
 class AsyncTransactionalProducer:
-    """The producer for asyncio, whose transactions are atomic as `TransactionalProducer`'s are.
+    """The producer for asyncio. Its transactions are atomic: all of one becomes visible, or none.
 
     A program in short::
 
@@ -362,7 +362,8 @@ class AsyncTransactionalProducer:
             self._loop = loop
         if loop is not self._loop:
             raise IllegalStateError(
-                "this AsyncTransactionalProducer belongs to another event loop, whose tasks it"
-                " wakes: make one in each loop or thread, with a transactional_id of its own, or"
-                " use TransactionalProducer, which threads may share"
+                "this AsyncTransactionalProducer belongs to another event loop, and wakes the"
+                " tasks of that one alone: make one in each loop or thread, with a"
+                " transactional_id of its own, or use TransactionalProducer, which threads may"
+                " share"
             )
