@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -19,7 +19,9 @@ from txnproducer._shell import refusals
 from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.block_owner import calling_thread
 from txnproducer._shell.record_writer import OnDelivery, RecordWriter
+from txnproducer._shell.runs_in_threads import as_kinds, run_in_thread
 from txnproducer._shell.transaction_inquiry import describe_transaction
+from txnproducer._shell.transaction_runs import Attempt, Bounds
 from txnproducer._sync.core_lock import refuse_reentry
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
@@ -43,6 +45,7 @@ from txnproducer.transaction import Outcome, Transaction
 __all__ = ["OnDelivery", "TransactionalProducer"]
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # The wait for the brokers' limit, before the error of a refused transaction time-out is raised.
 _LIMIT_S = 2.0
@@ -213,6 +216,48 @@ class TransactionalProducer(RecordWriter):
         then raises `KafkaTimeoutError` (`recovery` is "resume").
         """
         return Transaction(self, self._begin_block, self._block_owner)
+
+    def run_transaction(
+        self,
+        fn: Callable[[Transaction], T],
+        *,
+        attempts: int = 5,
+        timeout: float | None = None,
+        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        is_written: Callable[[], bool] | None = None,
+        on_retry: Callable[[Attempt], object] | None = None,
+    ) -> T:
+        """Call a function in a transaction, and call it again where the failure allows it.
+
+        The function may be called several times, each time in a transaction of its own. So other
+        effects than records of this transaction must bear a repetition. Its value is returned once
+        the transaction is committed, and whatever is raised, nothing of it is visible, unless the
+        error is a `CommitOutcomeUnknownError`, or an abort has failed after a commit that timed
+        out.
+
+        | `error.recovery` | what follows |
+        |---|---|
+        | "abort" | after a growing wait the function is called again |
+        | "resume" | the same commit is awaited, `attempts` times or until `timeout`; then abort |
+        | "unknown" | `resolve_outcome()`; if that does not tell, `is_written()` |
+        | "restart", "fix" | the error is raised; `ProducerPool.run` makes a new producer |
+
+        Args:
+            fn: gets the transaction. An exception that leaves it aborts, and is raised.
+            attempts: calls at most, the first one included.
+            timeout: seconds for all of them, waits included; a wait for brokers that has begun may
+                last `max_block_ms` longer. None for no limit but that of the attempts.
+            retry_on: exceptions of the function itself after which it is called again.
+            is_written: looks whether the records are there, for a commit that stays in doubt. Its
+                yes counts. After a no the error is raised, since the commit may yet arrive.
+            on_retry: called with the `Attempt` that has failed, before the wait for the next.
+
+        Raises:
+            TypeError: `fn` is a coroutine function.
+            KafkaError: the transaction is not committed, or it is not known.
+        """
+        bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
+        return run_in_thread(self, fn, bounds, is_written)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[Any, Any], group_metadata: object

@@ -16,6 +16,7 @@ producer's own.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -32,6 +33,8 @@ from txnproducer.errors import (
     TransactionAbortableError,
 )
 from txnproducer.records import ProducerIdAndEpoch
+
+_TAKEN_OVER: Final = re.compile(r": a newer producer of this id(, epoch \d+,)? has taken over \(")
 
 
 class Cause(Enum):
@@ -104,6 +107,13 @@ _WAY_OUT: Final = {
         "Look for a second program with this transactional_id, or raise transaction_timeout_ms"
     ),
 }
+
+
+def is_taken_over(error: BaseException) -> bool:
+    """Return whether a producer's own error says for certain that a newer one has its id."""
+    # The errors have the cause of a loss in their text alone. A likely cause has other words, and
+    # so has a request of the producer's own that may have come late.
+    return _TAKEN_OVER.search(str(error)) is not None
 
 
 def sign_of_loss(error: BaseException | None) -> KafkaError | None:

@@ -1,0 +1,120 @@
+"""The runs of a function in a transaction, on the calling thread.
+
+Owns: how the steps of a run are performed by a producer for threads. Must not know: which failure
+is repeated (`transaction_runs`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, TypeVar
+
+from txnproducer._shell.steps import run_steps
+from txnproducer._shell.transaction_runs import Bounds, OpenBlock, Run, Step
+
+__all__ = ["RunningProducer", "as_kinds", "refuse_coroutine", "run_in_thread", "run_once"]
+
+T = TypeVar("T")
+
+
+class ThreadBlock(OpenBlock, AbstractContextManager[Any], Protocol):
+    """The block of a transaction in a thread."""
+
+
+class RunningProducer(Protocol):
+    """A producer, as a run needs it."""
+
+    def transaction(self) -> ThreadBlock:
+        """Return the block of a transaction."""
+        ...
+
+    def commit_transaction(self) -> None:
+        """Commit, or go on to wait for the commit."""
+        ...
+
+    def abort_transaction(self) -> None:
+        """Abort."""
+        ...
+
+    def resolve_outcome(self) -> Literal["committed", "aborted", "unknown"]:
+        """Find out the outcome of a commit in doubt."""
+        ...
+
+
+def run_in_thread(
+    producer: RunningProducer,
+    fn: Callable[[Any], T],
+    bounds: Bounds,
+    is_written: Callable[[], bool] | None,
+) -> T:
+    """Run a function as `TransactionalProducer.run_transaction` does."""
+    from tenacity import Retrying  # late: a producer that never repeats does not need it
+
+    refuse_coroutine(fn)
+    runs: list[Run[ThreadBlock, T]] = []
+
+    def run() -> T:
+        runs[:] = [Run(producer.transaction(), bounds, has_look=is_written is not None)]
+        return run_once(producer, fn, runs[0], lambda: _yes_counts(is_written))
+
+    result: T = bounds.retrying(Retrying, lambda _: runs[0].may_run_again)(run)
+    return result
+
+
+def run_once(
+    producer: RunningProducer,
+    fn: Callable[[Any], T],
+    run: Run[ThreadBlock, T],
+    look: Callable[[], str],
+) -> T:
+    """Take the steps of one run.
+
+    Args:
+        producer: of the transaction.
+        fn: the function.
+        run: has the block.
+        look: returns the outcome of a commit in doubt, as far as the records show it.
+    """
+
+    def perform(step: Step) -> Any:
+        if step is Step.BLOCK:
+            with run.block as transaction:
+                run.value = fn(transaction)
+        elif step is Step.COMMIT:
+            producer.commit_transaction()
+        elif step is Step.ABORT:
+            producer.abort_transaction()
+        elif step is Step.RESOLVE:
+            return producer.resolve_outcome()
+        else:
+            return look()
+        return None
+
+    return run_steps(run.steps(), perform)
+
+
+def _yes_counts(is_written: Callable[[], bool] | None) -> str:
+    # After a no the commit may yet arrive, as long as no other producer has taken the id.
+    return "committed" if is_written is not None and is_written() else "unknown"
+
+
+def as_kinds(
+    retry_on: type[BaseException] | tuple[type[BaseException], ...],
+) -> tuple[type[BaseException], ...]:
+    """Return the exceptions that a caller has given."""
+    return retry_on if isinstance(retry_on, tuple) else (retry_on,)
+
+
+def refuse_coroutine(fn: object) -> None:
+    """Refuse a function that a thread cannot call to its end.
+
+    Raises:
+        TypeError: it is a coroutine function.
+    """
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(
+            f"{fn!r} is a coroutine function: its records would be sent after the commit. Use"
+            " txnproducer.aio.AsyncTransactionalProducer.run_transaction"
+        )
