@@ -225,9 +225,10 @@ def test_a_concurrent_future_has_the_error(ready, held, send):
 
 @both
 def test_a_future_is_awaited(ready, held, send):
+    ready.begin_transaction()
+    future = send(ready)
+
     async def main():
-        ready.begin_transaction()
-        future = send(ready)
         waiting = asyncio.ensure_future(future)
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -240,12 +241,13 @@ def test_a_future_is_awaited(ready, held, send):
 
 
 def test_an_awaited_future_raises_its_error(ready, held):
+    ready.begin_transaction()
+    future = send_one(ready)
+
     async def main():
-        ready.begin_transaction()
-        future = send_one(ready)
         waiting = asyncio.ensure_future(future)
         await asyncio.sleep(0)
-        ready.close(0)
+        await asyncio.to_thread(ready.close, 0)
         with pytest.raises(KafkaError, match="closed"):
             await asyncio.wait_for(waiting, PATIENCE_S)
 
@@ -253,6 +255,9 @@ def test_an_awaited_future_raises_its_error(ready, held):
 
 
 def test_a_loop_is_woken_once_for_all_tasks_that_can_go_on(ready, held, monkeypatch):
+    ready.begin_transaction()
+    futures = [send_one(ready) for _ in range(1000)]
+
     async def main():
         loop, wakes = asyncio.get_running_loop(), []
         usual = loop.call_soon_threadsafe
@@ -262,8 +267,6 @@ def test_a_loop_is_woken_once_for_all_tasks_that_can_go_on(ready, held, monkeypa
             usual(*args)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon)
-        ready.begin_transaction()
-        futures = [send_one(ready) for _ in range(1000)]
         waiting = [asyncio.ensure_future(future) for future in futures]
         await asyncio.sleep(0)
         held()
@@ -274,9 +277,10 @@ def test_a_loop_is_woken_once_for_all_tasks_that_can_go_on(ready, held, monkeypa
 
 
 def test_a_task_that_is_cancelled_ends_its_own_wait_alone(ready, held):
+    ready.begin_transaction()
+    future = send_one(ready)
+
     async def main():
-        ready.begin_transaction()
-        future = send_one(ready)
         cancelled, other = asyncio.ensure_future(future), asyncio.ensure_future(future)
         await asyncio.sleep(0)
         cancelled.cancel()
@@ -289,15 +293,15 @@ def test_a_task_that_is_cancelled_ends_its_own_wait_alone(ready, held):
 
 
 def test_a_loop_that_was_closed_harms_nobody(ready, held, caplog):
+    ready.begin_transaction()
+    future = send_one(ready)
+
     async def begin():
-        ready.begin_transaction()
-        future = send_one(ready)
         asyncio.ensure_future(future).add_done_callback(lambda _: None)
         await asyncio.sleep(0)
-        return future
 
     with caplog.at_level(logging.ERROR):
-        future = asyncio.run(begin())
+        asyncio.run(begin())
         held()
         assert future.result(PATIENCE_S)
         ready.commit_transaction()

@@ -436,8 +436,8 @@ MUTANTS = (
     Mutant(
         "callbacks-hear-of-no-error",
         "_core/batches/results.py",
-        "                callback(future.metadata(), future.error)",
-        "                callback(future.metadata(), None)",
+        " = callback(future.metadata(), future.error)\n",
+        " = callback(future.metadata(), None)\n",
         "who wants to know asks the future",
     ),
     Mutant(

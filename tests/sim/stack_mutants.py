@@ -86,9 +86,11 @@ MUTANTS = (
         "woken-before-the-end-is-noted",
         "_shell/io_thread.py",
         "            self._has_stopped = True\n            self._is_polling = False\n"
-        "            for wait in self._waits:\n                wait.wake()\n",
+        "            for wait in self._waits:\n                wait.wake()\n"
+        "            self.wakeups.wake()\n",
         "            self._is_polling = False\n"
         "            for wait in self._waits:\n                wait.wake()\n"
+        "            self.wakeups.wake()\n"
         "        self._has_stopped = True\n",
         "who is woken looks after the lock is free",
     ),
@@ -409,18 +411,16 @@ FEARED = (
         "_shell/record_writer.py",
         "            ticket = self._core.begin_flush(self._platform.monotonic_ms())\n"
         "            self._io.poke()\n"
-        "        try:\n"
-        "            is_done = self._io.wait_until(ticket.is_done, limit_s)\n"
-        "        finally:\n",
+        "            return ticket\n\n"
+        "    def _end_flush(self, ticket: FlushTicket, began_ns: int) -> None:\n",
         '            ticket = vars(self).get("_flush")\n'
         "            if ticket is None:\n"
         "                ticket = self._core.begin_flush(self._platform.monotonic_ms())\n"
         '                vars(self)["_flush"] = ticket\n'
         "            self._io.poke()\n"
-        "        try:\n"
-        "            is_done = self._io.wait_until(ticket.is_done, limit_s)\n"
-        "        finally:\n"
-        '            vars(self)["_flush"] = None\n',
+        "            return ticket\n\n"
+        "    def _end_flush(self, ticket: FlushTicket, began_ns: int) -> None:\n"
+        '        vars(self)["_flush"] = None\n',
         "a flush that is under way is as good as another one",
     ),
     Mutant(
@@ -476,7 +476,7 @@ FEARED = (
     ),
     Mutant(
         "an-interrupted-wait-stays",
-        "_shell/io_thread.py",
+        "_shell/waits.py",
         "            return self._wait(wait, deadline)\n"
         "        finally:\n"
         "            with self.lock:\n"

@@ -33,7 +33,7 @@ __all__ = ["NEXT", "Attempt", "Bounds", "Next", "OpenBlock", "Run", "Step"]
 
 
 class Next(Enum):
-    """What follows a failure."""
+    """The step that follows a failure."""
 
     RUN_AGAIN = "the transaction is aborted: run the function again, after a wait"
     GO_ON = "the commit goes on: wait for the same commit, and abort at the end of the time"
@@ -52,7 +52,7 @@ NEXT: Final[Mapping[Recovery, Next]] = {
 
 
 class Step(Enum):
-    """What a run asks its driver to do."""
+    """A step of a run, for its driver to perform."""
 
     BLOCK = "enter the block, call the function in it, leave it"
     COMMIT = "call `commit_transaction` of the producer"
