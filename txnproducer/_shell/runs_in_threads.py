@@ -23,6 +23,9 @@ class ThreadBlock(OpenBlock, AbstractContextManager[Any], Protocol):
     """The block of a transaction in a thread."""
 
 
+Block = TypeVar("Block", bound=ThreadBlock)
+
+
 class RunningProducer(Protocol):
     """A producer, as a run needs it."""
 
@@ -66,7 +69,7 @@ def run_in_thread(
 def run_once(
     producer: RunningProducer,
     fn: Callable[[Any], T],
-    run: Run[ThreadBlock, T],
+    run: Run[Block, T],
     look: Callable[[], str],
 ) -> T:
     """Take the steps of one run.

@@ -1,0 +1,235 @@
+"""A pool of producers: their loans to threads, their renewal, the ids that are left to others."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.live_client import LiveClient, use_live_clients
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell import transaction_runs
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from txnproducer.pool import ProducerPool
+
+PATIENCE_S = 10.0
+SETTINGS: dict[str, Any] = {"linger_ms": 0, "max_block_ms": 10_000}
+
+
+@pytest.fixture
+def clients(monkeypatch):
+    """Return the clients of the producers, in the order in which those were made."""
+    made: list[LiveClient] = []
+
+    def make_client():
+        made.append(LiveClient())
+        return made[-1]
+
+    use_live_clients(monkeypatch, make_client)
+    monkeypatch.setattr(transaction_runs, "_FIRST_WAIT_S", 0)
+    return made
+
+
+@pytest.fixture
+def pool(clients, tmp_path):
+    with ProducerPool("boot:9092", "svc", worker=0, lock_folder=tmp_path, **SETTINGS) as pool:
+        yield pool
+
+
+def write(transaction):
+    transaction.send("topic", b"value", partition=0)
+    return "value"
+
+
+def inits(client):
+    return [request.transactional_id for request in client.sent(ApiKey.INIT_PRODUCER_ID)]
+
+
+# --- loans ---------------------------------------------------------------------------------------
+
+
+def test_a_producer_is_made_when_all_others_are_on_loan(pool, clients):
+    assert clients == [], "nothing is made before it is needed"
+    assert pool.run(write) == pool.run(write) == "value"
+    assert [inits(client) for client in clients] == [["svc-0-0"]]
+    with pool.producer() as first, pool.producer() as second:
+        assert first is not second
+        pool.run(write)
+    assert [inits(client) for client in clients] == [["svc-0-0"], ["svc-0-1"], ["svc-0-2"]]
+
+
+def test_each_of_many_threads_has_a_transaction_of_its_own(pool, clients):
+    barrier = threading.Barrier(4)
+    failures: list[BaseException] = []
+
+    def work():
+        try:
+            pool.run(lambda transaction: barrier.wait(PATIENCE_S) and write(transaction))
+            for _ in range(5):
+                pool.run(write)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(clients) == 4
+
+
+def test_a_producer_that_was_lent_with_a_transaction_left_open_is_not_lent_again(pool, clients):
+    with pool.producer() as producer:
+        producer.begin_transaction()
+    assert clients[0].is_closed
+    assert pool.run(write) == "value"
+    assert inits(clients[1]) == ["svc-0-0"]
+
+
+# --- renewal -------------------------------------------------------------------------------------
+
+
+def fail_for_good(client):
+    client.prepare_produce(error_code=90)  # PRODUCER_FENCED, of a coordinator that says no more
+
+
+def test_a_producer_that_has_failed_is_renewed_under_its_id(pool, clients):
+    pool.run(write)
+    fail_for_good(clients[0])
+    seen: list[Any] = []
+    assert pool.run(write, on_retry=seen.append) == "value"
+    assert [inits(client) for client in clients] == [["svc-0-0"], ["svc-0-0"]]
+    assert clients[0].is_closed
+    assert isinstance(seen[0].error, ProducerFencedError)
+
+
+def test_a_producer_that_cannot_be_initialized_is_tried_again(pool, clients, monkeypatch):
+    usual, left = LiveClient.__init__, [2]
+
+    def init(client, **arguments):
+        usual(client, **arguments)
+        if left[0]:
+            left[0] -= 1
+            client.prepare_init_producer_id(error_code=90)
+
+    monkeypatch.setattr(LiveClient, "__init__", init)
+    assert pool.run(write) == "value"
+    assert len(clients) == 3
+    assert all(client.is_closed for client in clients[:2])
+    left[0] = 9
+    with pool.producer(), pytest.raises(KafkaError):
+        pool.run(write, attempts=2)
+
+
+def taken(kind):
+    text = "the transaction is lost: a newer producer of this id, epoch 7, has taken over (x)"
+    return kind(text)
+
+
+@pytest.mark.parametrize("kind", [ProducerFencedError, TransactionAbortableError])
+def test_an_id_that_another_producer_has_taken_is_left_to_it(pool, clients, kind):
+    def lose(_):
+        raise taken(kind)
+
+    with pytest.raises(kind) as found:
+        pool.run(lose)
+    assert "two processes would fence each other for ever" in found.value.__notes__[0]
+    assert len(clients) == 1
+
+
+# --- commits in doubt ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_doubt(pool, monkeypatch):
+    """Let the commit of the next run stay in doubt."""
+    left = [1]
+    usual = pool._ready
+
+    def ready(member):
+        producer = usual(member)
+
+        def commit():
+            if left[0]:
+                left[0] -= 1
+                producer._transaction.outcome = "unknown"
+                raise CommitOutcomeUnknownError("its answer is lost")
+            type(producer).commit_transaction(producer)
+
+        producer.commit_transaction = commit
+        producer.resolve_outcome = lambda: "unknown"
+        return producer
+
+    monkeypatch.setattr(pool, "_ready", ready)
+
+
+@pytest.mark.usefixtures("in_doubt")
+@pytest.mark.parametrize(("is_written", "calls"), [(True, 1), (False, 2)])
+def test_the_look_at_the_output_comes_after_a_new_producer_has_the_id(
+    pool, clients, is_written, calls
+):
+    seen: list[Any] = []
+
+    def look():
+        seen.append([inits(client) for client in clients])
+        return is_written
+
+    runs: list[str] = []
+
+    def count(transaction):
+        runs.append(write(transaction))
+        return "value"
+
+    assert pool.run(count, is_written=look) == "value"
+    assert len(runs) == calls
+    assert seen == [[["svc-0-0"], ["svc-0-0"]]]
+
+
+@pytest.mark.usefixtures("in_doubt")
+def test_a_doubt_without_a_look_is_raised(pool, clients):
+    with pytest.raises(CommitOutcomeUnknownError):
+        pool.run(write)
+    assert len(clients) == 1
+
+
+# --- the ends ------------------------------------------------------------------------------------
+
+
+def test_a_closed_pool_lends_nothing_and_closes_what_comes_back(clients, tmp_path):
+    pool = ProducerPool("boot:9092", "svc", worker=0, lock_folder=tmp_path, **SETTINGS)
+    with pool.producer():
+        pool.run(write)
+        pool.close()
+        assert [client.is_closed for client in clients] == [False, True]
+        with pytest.raises(IllegalStateError, match="closed: make another"):
+            pool.run(write)
+        other = ProducerPool("boot:9092", "svc", worker=0, lock_folder=tmp_path, **SETTINGS)
+        with pytest.raises(InvalidConfigurationError, match="is another process"):
+            other.run(write)
+    assert all(client.is_closed for client in clients)
+    with other:
+        assert other.run(write) == "value"
+
+
+def test_wrong_arguments_are_refused_when_the_pool_is_made(tmp_path):
+    async def asynchronous(_):
+        raise NotImplementedError
+
+    with pytest.raises(InvalidConfigurationError, match="nonsense"):
+        ProducerPool("boot:9092", "svc", nonsense=1)
+    with pytest.raises(InvalidConfigurationError, match="name="):
+        ProducerPool("boot:9092")
+    with pytest.raises(InvalidConfigurationError, match="transactional_id"):
+        ProducerPool("boot:9092", "svc", transactional_id="mine")
+    pool = ProducerPool("boot:9092", "svc", lock_folder=tmp_path)
+    with pytest.raises(TypeError, match="coroutine"):
+        pool.run(asynchronous)  # type: ignore[unused-coroutine]
