@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
+import tenacity
 
 from tests.live_client import SHORT_MS, commits_sent
 from txnproducer import errors
@@ -338,9 +339,13 @@ def test_a_run_in_a_run_is_refused(ready):
 def test_the_waits_grow(monkeypatch):
     monkeypatch.undo()
     waits: list[float] = []
-    monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
+    bounds = Bounds(attempts=6)
+
+    def fail():
+        raise ABORT
+
     with pytest.raises(TransactionAbortableError):
-        run(Producer(commits=[ABORT] * 9), attempts=6)
+        bounds.retrying(tenacity.Retrying, lambda _: True, waits.append)(fail)
     assert waits == sorted(waits)
     assert waits[0] < 0.2 < waits[-1]
 

@@ -34,7 +34,7 @@ __all__ = ["ProducerPool"]
 T = TypeVar("T")
 
 # The end of a failed producer: nothing of it is worth a wait.
-_CLOSE_FAILED_S = 0.5
+CLOSE_FAILED_S = 0.5
 
 
 @dataclass(eq=False)
@@ -83,17 +83,10 @@ class ProducerPool:
         most_workers: int = 64,
         **settings: Any,
     ) -> None:
-        if {"transactional_id", "transactional.id"} & settings.keys():
-            raise InvalidConfigurationError(
-                "transactional_id: the pool gives each producer its own, <name>-<worker>-<n>:"
-                " leave it out"
-            )
-        if bootstrap_servers is not None:
-            settings["bootstrap_servers"] = bootstrap_servers
         folder = None if lock_folder is None else Path(lock_folder)
         self._ids = WorkerIds(name, worker, folder, most_workers)
         # Refused here, and not when the first producer is needed.
-        self._config = ProducerConfig.build(**settings, transactional_id=name)
+        self._config = config_of_pool(bootstrap_servers, name, settings)
         self._reset()
 
     def _reset(self) -> None:
@@ -148,7 +141,8 @@ class ProducerPool:
                 finally:
                     self._drop_if_failed(member, producer)
 
-            result: T = bounds.retrying(Retrying, lambda error: _is_worth_it(error, runs))(attempt)
+            retrying = bounds.retrying(Retrying, lambda error: is_worth_another_run(error, runs))
+            result: T = retrying(attempt)
             return result
 
     def _look(self, member: _Member, is_written: Callable[[], bool] | None) -> str:
@@ -228,7 +222,7 @@ class ProducerPool:
             self._drop(member)
 
     def _drop(self, member: _Member) -> None:
-        self._end(member, _CLOSE_FAILED_S)
+        self._end(member, CLOSE_FAILED_S)
 
     def _end(self, member: _Member, timeout_s: float | None) -> None:
         producer, member.producer = member.producer, None
@@ -263,10 +257,10 @@ class ProducerPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(None if error is None else _CLOSE_FAILED_S)
+        self.close(None if error is None else CLOSE_FAILED_S)
 
 
-def _is_worth_it(error: BaseException, runs: list[Run[Any, Any]]) -> bool:
+def is_worth_another_run(error: BaseException, runs: list[Run[Any, Any]]) -> bool:
     """Return whether another run may follow an error."""
     if not isinstance(error, KafkaError):
         return bool(runs) and runs[0].may_run_again
@@ -281,3 +275,21 @@ def _is_worth_it(error: BaseException, runs: list[Run[Any, Any]]) -> bool:
         return following in (Next.RENEW, Next.RUN_AGAIN, Next.GO_ON)
     is_aborted = runs[0].block.outcome == "aborted"
     return runs[0].may_run_again or (following is Next.RENEW and is_aborted)
+
+
+def config_of_pool(
+    bootstrap_servers: str | list[str] | None, name: str, settings: dict[str, Any]
+) -> ProducerConfig:
+    """Return the configuration of a pool's producers, but for their ids.
+
+    Raises:
+        InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
+    """
+    if {"transactional_id", "transactional.id"} & settings.keys():
+        raise InvalidConfigurationError(
+            "transactional_id: the pool gives each producer its own, <name>-<worker>-<n>: leave"
+            " it out"
+        )
+    if bootstrap_servers is not None:
+        settings = {**settings, "bootstrap_servers": bootstrap_servers}
+    return ProducerConfig.build(**settings, transactional_id=name)

@@ -113,12 +113,18 @@ class Bounds:
         passed_s = time.monotonic() - self.began_s  # noqa: TID251 - likewise
         return self.timeout_s is not None and passed_s >= self.timeout_s
 
-    def retrying(self, kind: type, is_worth_it: Callable[[BaseException], bool]) -> Any:
+    def retrying(
+        self,
+        kind: type,
+        is_worth_it: Callable[[BaseException], bool],
+        sleep: Callable[[float], Any] = time.sleep,  # noqa: TID251 - a wait above the core
+    ) -> Any:
         """Return tenacity's loop.
 
         Args:
             kind: `tenacity.Retrying` or `tenacity.AsyncRetrying`.
             is_worth_it: whether another run may follow an error.
+            sleep: waits.
         """
         import tenacity  # late: a producer that never repeats does not need it
 
@@ -129,6 +135,7 @@ class Bounds:
             + tenacity.wait_random(0, _FIRST_WAIT_S),
             retry=tenacity.retry_if_exception(is_worth_it),
             before_sleep=self._before_sleep,
+            sleep=sleep,
             reraise=True,
         )
 

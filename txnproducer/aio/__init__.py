@@ -7,7 +7,8 @@ core, nor how a call is begun: it takes the steps of the producer for threads.
 
 from __future__ import annotations
 
+from txnproducer.aio.pool import AsyncProducerPool
 from txnproducer.aio.producer import AsyncTransactionalProducer
 from txnproducer.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncTransaction", "AsyncTransactionalProducer"]
+__all__ = ["AsyncProducerPool", "AsyncTransaction", "AsyncTransactionalProducer"]

@@ -7,9 +7,9 @@ know: how a call waits (`loop_producer`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from txnproducer._core.batches.batch_future import FutureBatchMetadata
 from txnproducer._core.batches.record_future import FutureRecordMetadata
@@ -17,12 +17,18 @@ from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._shell.arguments import Headers, to_seconds
 from txnproducer._shell.columns.blocks import arrow_blocks, column_blocks
+from txnproducer._shell.runs_in_threads import as_kinds
+from txnproducer._shell.transaction_runs import Attempt, Bounds
 from txnproducer.aio.loop_producer import LaterSend, LoopProducer
+from txnproducer.aio.runs import IsWritten, run_in_task
 from txnproducer.aio.transaction import AsyncTransaction
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError
 
 __all__ = ["AsyncTransactionalProducer"]
+
+
+T = TypeVar("T")
 
 
 class _Turn:
@@ -186,6 +192,25 @@ class AsyncTransactionalProducer:
     async def _await_unseen_abort(self) -> None:
         self._check_loop()
         await self._calls.await_unseen_abort()
+
+    async def run_transaction(
+        self,
+        fn: Callable[[AsyncTransaction], Awaitable[T]],
+        *,
+        attempts: int = 5,
+        timeout: float | None = None,
+        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        is_written: IsWritten | None = None,
+        on_retry: Callable[[Attempt], object] | None = None,
+    ) -> T:
+        """Call a coroutine function in a transaction, and again where the failure allows it.
+
+        The function may be called several times, each time in a transaction of its own. Arguments,
+        result and errors: see `TransactionalProducer.run_transaction`. `is_written` may be a
+        coroutine function as well. A cancellation ends the runs; see `AsyncTransaction`.
+        """
+        bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
+        return await run_in_task(self, fn, bounds, is_written)
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[Any, Any], group_metadata: object
