@@ -97,6 +97,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(array|collections\.abc|os|pathlib|typing)\..+"),
     # The core's port is private. Only the producer makes a `FutureBatchMetadata`, which takes one.
     ("py:class", r"Waiter"),
+    # The type of a function's result, and a path where the annotations are not evaluated.
+    ("py:class", r"(txnproducer\.\w+(\.\w+)?\.)?T|Path"),
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -48,22 +49,18 @@ def commits(client) -> int:
     return sum(request.is_commit for request in client.sent(ApiKey.END_TXN))
 
 
-def test_a_slot_is_taken_once_and_is_free_again_when_its_file_is_closed(tmp_path):
-    take_slot = names_of("transactional-id.md", "flock")["take_slot"]
-    first, first_lock = take_slot(tmp_path, 2)
-    second, second_lock = take_slot(tmp_path, 2)
-    assert (first, second) == (0, 1)
-    with pytest.raises(RuntimeError, match="all 2 slots"):
-        take_slot(tmp_path, 2)
-    first_lock.close()
-    again, again_lock = take_slot(tmp_path, 2)
-    assert again == 0
-    second_lock.close()
-    again_lock.close()
+def test_the_pools_of_the_page_write(client, tmp_path, monkeypatch):
+    client.topics.update({"orders": 1, "payments": 1})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    page = names_of("services.md", "pool.run(write)\n")
+    with page["pool"] as pool:
+        page["handle"](b"order")
+        assert names_of("services.md", "def transfer")["transfer"](pool, 10) == 10
+    assert commits(client) == 2
 
 
 def test_threads_with_the_lock_of_the_page_commit_one_after_the_other(one, client):
-    handle = names_of("services.md", "def handle")["handle"]
+    handle = names_of("services.md", "one_at_a_time")["handle"]
     threads = [threading.Thread(target=handle, args=(one, b"order")) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -15,7 +15,7 @@ from txnproducer.errors import InvalidConfigurationError
 
 @pytest.fixture
 def ids():
-    """Return a maker of ids, whose locks end with the test."""
+    """Return a maker of ids. Their locks end with the test."""
     made = []
 
     def make(folder, worker=None, most=4, name="svc"):

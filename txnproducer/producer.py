@@ -235,12 +235,12 @@ class TransactionalProducer(RecordWriter):
         error is a `CommitOutcomeUnknownError`, or an abort has failed after a commit that timed
         out.
 
-        | `error.recovery` | what follows |
-        |---|---|
-        | "abort" | after a growing wait the function is called again |
-        | "resume" | the same commit is awaited, `attempts` times or until `timeout`; then abort |
-        | "unknown" | `resolve_outcome()`; if that does not tell, `is_written()` |
-        | "restart", "fix" | the error is raised; `ProducerPool.run` makes a new producer |
+        By `error.recovery`:
+
+        * "abort": after a growing wait the function is called again.
+        * "resume": the same commit is awaited, `attempts` times or until `timeout`; then abort.
+        * "unknown": `resolve_outcome()`; if that does not tell, `is_written()`.
+        * "restart", "fix": the error is raised; `ProducerPool.run` makes a new producer.
 
         Args:
             fn: gets the transaction. An exception that leaves it aborts, and is raised.

@@ -62,7 +62,7 @@ class WorkerIds:
         return self._pid != os.getpid()
 
     def leave_to_parent(self) -> None:
-        """Begin anew in a forked process, and keep no part of the parent's lock."""
+        """Forget all of the parent's in a forked process, which keeps no part of its lock."""
         inherited = self._lock
         self._reset()
         if inherited is not None:
@@ -162,7 +162,7 @@ def _holder(path: Path) -> str:
 def _checked(label: str, value: str) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidConfigurationError(
-            f"{label}={value!r}: letters, digits, '.', '_' and '-' alone, since it is a part of"
-            " transactional ids and of the names of lock files"
+            f"{label}={value!r}: letters, digits, '.', '_' and '-' alone, since transactional ids"
+            " and the names of lock files are made from it"
         )
     return value

@@ -102,5 +102,5 @@ async def _called(
 ) -> T:
     outcome = fn(transaction)
     if not inspect.isawaitable(outcome):
-        raise TypeError(f"{fn!r} is no coroutine function, whose result could be awaited")
+        raise TypeError(f"{fn!r} is no coroutine function: its result cannot be awaited")
     return await outcome
