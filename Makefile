@@ -85,7 +85,7 @@ A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF) TXNPRODUCER_SHARE=$(SHARE)
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
-SAME_ON_BOTH = api_properties architecture benchmarks benchmarks_spark config config_security \
+SAME_ON_BOTH = api_properties architecture benchmarks benchmarks_spark config config_security pool run_transaction worker_slots \
   conformance_coverage cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page turns
 IN_VIRTUAL_TIME = stack stack_judge stack_threads
 TESTS_OF_COMPILED = tests/record tests/wire $(IN_VIRTUAL_TIME:%=tests/sim/test_%.py) tests/testing/test_memory_virtual.py \

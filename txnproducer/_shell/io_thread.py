@@ -132,6 +132,11 @@ class IoThread(Waits):
             self.poke()
             self.notify()
 
+    def end_at_once(self) -> None:
+        """Begin to end by force, without waiting."""
+        self._end_by(self.platform.monotonic_ms())
+        self.initiate_close()
+
     def initiate_close_at_exit(self) -> None:
         """Begin to end in good order within the few seconds of the interpreter's exit."""
         self._client.hurry()  # an attempt to connect that hangs could take all of them

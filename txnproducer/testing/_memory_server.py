@@ -41,7 +41,7 @@ from ._memory_tls import ServerTls
 from ._own_process import OwnProcess
 
 if TYPE_CHECKING:
-    from ._memory_producer import MemoryProducer
+    from ._memory_producer import ClosedWithCluster
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -86,7 +86,7 @@ class MemoryServer:
         # producer is either among those that `close` closes, or closed at once.
         self._lock = threading.Lock()
         self._is_closing = False
-        self._producers: WeakSet[MemoryProducer] = WeakSet()
+        self._producers: WeakSet[ClosedWithCluster] = WeakSet()
         self._calls: deque[ClusterCall] = deque()
         self._has_ended = False
         self._failure: Exception | None = None
@@ -129,7 +129,7 @@ class MemoryServer:
         """
         self._process.refuse_fork()
 
-    def adopt(self, producer: MemoryProducer) -> None:
+    def adopt(self, producer: ClosedWithCluster) -> None:
         """Take a producer that is closed with the cluster, which may be now."""
         with self._lock:
             is_late = self._is_closing

@@ -26,7 +26,7 @@ from txnproducer.sim.stack.network import VirtualNetwork
 from txnproducer.sim.stack.platform import VirtualPlatform
 
 from ._interruptible_baton import InterruptibleBaton, run_whole
-from ._memory_producer import MemoryProducer
+from ._memory_producer import ClosedWithCluster
 from ._own_process import OwnProcess
 
 __all__ = ["VirtualServer"]
@@ -68,7 +68,7 @@ class VirtualServer:
             self._network,
             random.Random(1),
         )
-        self._producers: WeakSet[MemoryProducer] = WeakSet()
+        self._producers: WeakSet[ClosedWithCluster] = WeakSet()
         self.is_closing = False
 
     @property
@@ -115,7 +115,7 @@ class VirtualServer:
         """Whether this process was forked after the server was made."""
         return self._process.is_forked
 
-    def adopt(self, producer: MemoryProducer) -> None:
+    def adopt(self, producer: ClosedWithCluster) -> None:
         """Take a producer that is closed with the cluster."""
         self._producers.add(producer)
 

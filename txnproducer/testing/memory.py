@@ -28,6 +28,7 @@ from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire.platform import Platform
 from txnproducer._wire.tcp import BufferSizes
+from txnproducer.aio import AsyncTransactionalProducer
 from txnproducer.errors import DisconnectError, UnknownHostError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
@@ -37,7 +38,7 @@ from . import _memory_changes as changes
 from . import _memory_faults as faults
 from ._arguments import is_committed, text
 from ._memory_cluster import MemoryCluster
-from ._memory_producer import MemoryPlatform, MemoryProducer
+from ._memory_producer import MemoryAsyncProducer, MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
 from ._memory_views import MemoryRecord, MemoryTransaction, described, records_of
@@ -209,16 +210,44 @@ class InMemoryKafka:
             RuntimeError: the cluster is closed, or this process was forked after it was made, or
                 the cluster has virtual time and another thread has made it.
         """
+        made = MemoryProducer(*self._of_cluster(), **self._settings(transactional_id, settings))
+        self._live.adopt(made)
+        return made
+
+    def async_producer(
+        self, transactional_id: str | None = None, *, init: bool = True, **settings: Any
+    ) -> AsyncTransactionalProducer:
+        """Make a producer for asyncio that is connected to this cluster. Its owner closes it.
+
+        Args:
+            transactional_id: as of `AsyncTransactionalProducer`.
+            init: likewise.
+            settings: likewise, with the defaults of `producer`.
+
+        Raises:
+            RuntimeError: as `producer`; or the cluster has virtual time, in which no event loop
+                runs.
+        """
+        if not isinstance(self._live, MemoryServer):
+            raise RuntimeError("no event loop runs in virtual time: use InMemoryKafka(...) for it")
+        given = self._settings(transactional_id, settings)
+        made = MemoryAsyncProducer(*self._of_cluster(), **given, init=init)
+        self._live.adopt(made)
+        return made
+
+    def _of_cluster(self) -> tuple[Platform, int]:
         self._open.check_caller()
+        return self._platform(), self._cluster.options.max_transaction_timeout_ms
+
+    def _settings(
+        self, transactional_id: str | None, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
         given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
         if transactional_id is not None:
             given["transactional_id"] = transactional_id
-        limit_ms = self._cluster.options.max_transaction_timeout_ms
         if isinstance(self._live, MemoryServer) and _OF_A_DELIVERY.isdisjoint(settings):
             given |= _DELIVERY
-        made = MemoryProducer(self._platform(), limit_ms, **{**given, **settings})
-        self._live.adopt(made)
-        return made
+        return {**given, **settings}
 
     def _platform(self) -> Platform:
         server = self._live
