@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +43,7 @@ class _Member:
 
     number: int
     transactional_id: str
-    producer: TransactionalProducer | None = None
+    producer: TransactionalProducer | None = field(default=None, repr=False)
 
 
 class ProducerPool:

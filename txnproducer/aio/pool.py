@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -34,7 +34,7 @@ class _Member:
 
     number: int
     transactional_id: str
-    producer: AsyncTransactionalProducer | None = None
+    producer: AsyncTransactionalProducer | None = field(default=None, repr=False)
 
 
 class AsyncProducerPool:
