@@ -1,0 +1,315 @@
+"""A session: offsets with their results, the way back after an abort, records that always fail."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.live_client import SHORT_MS, commits_sent
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import (
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    ProducerFencedError,
+)
+from txnproducer.records import ConsumerGroupMetadata, TopicPartition
+from txnproducer.session import Batch, Record, TransactSession
+from txnproducer.session.kafka_python import KafkaPythonConsumer
+
+INPUT = TopicPartition("in", 0)
+METADATA = ConsumerGroupMetadata("group", 3, "member")
+
+
+class Consumer:
+    """Hands out records from its position, and notes where it is set to."""
+
+    def __init__(self, count: int = 6, position: int = 0) -> None:
+        self.records = [
+            Record("in", 0, n, b"key", b"%d" % n, [("name", b"header")]) for n in range(count)
+        ]
+        self.position = position
+        self.committed = 0
+        self.log: list[Any] = []
+        self.on_loss: Any = None
+        self.loses_in_poll = False
+
+    def check(self):
+        self.log.append("check")
+
+    def subscribe(self, topics, on_loss):
+        self.log.append(("subscribe", list(topics)))
+        self.on_loss = on_loss
+
+    def poll(self, timeout_s, most):
+        found = self.records[self.position : self.position + most]
+        self.position += len(found)
+        if self.loses_in_poll:
+            self.loses_in_poll = False
+            self.on_loss()
+        return found
+
+    def group_metadata(self):
+        return METADATA
+
+    def seek(self, offsets):
+        self.log.append(("seek", offsets))
+        self.position = offsets[INPUT]
+
+    def rewind(self, first):
+        self.log.append("rewind")
+        self.position = self.committed
+
+    def close(self):
+        self.log.append("close")
+
+
+@pytest.fixture
+def consumer():
+    return Consumer()
+
+
+@pytest.fixture
+def session(consumer, ready):
+    return TransactSession(consumer, ready, ["in"])
+
+
+def offsets_sent(client):
+    return [
+        {place: one.offset for place, one in dict(request.offsets).items()}
+        for request in client.sent(ApiKey.TXN_OFFSET_COMMIT)
+    ]
+
+
+def copy(record, transaction):
+    transaction.send("topic", record.value)
+
+
+# --- one batch -----------------------------------------------------------------------------------
+
+
+def test_a_batch_is_committed_with_the_offset_after_its_last_record(session, consumer, client):
+    batch = session.poll(max_records=4)
+    assert [record.offset for record in batch] == [0, 1, 2, 3]
+    with session.transaction(batch) as transaction:
+        for record in batch:
+            copy(record, transaction)
+    assert transaction.outcome == "committed"
+    assert offsets_sent(client) == [{INPUT: 4}]
+    (request,) = client.sent(ApiKey.TXN_OFFSET_COMMIT)
+    assert (request.generation_id, request.member_id) == (3, "member")
+    assert [record.offset for record in session.poll()] == [4, 5]
+
+
+def test_offsets_of_several_partitions_and_gaps_of_markers_are_right():
+    records = [Record("in", place, n, None, b"") for place, n in ((0, 5), (1, 7), (0, 9), (1, 8))]
+    batch = Batch(records)
+    other = TopicPartition("in", 1)
+    assert batch.next_offsets == {INPUT: 10, other: 9}
+    assert batch.first_offsets == {INPUT: 5, other: 7}
+
+
+def test_an_exception_aborts_and_the_batch_is_read_again(session, consumer, client):
+    batch = session.poll(max_records=4)
+    block = session.transaction(batch)
+    with pytest.raises(ZeroDivisionError), block as transaction:
+        copy(batch[0], transaction) or batch[1 // 0]
+    assert block.outcome == "aborted"
+    assert consumer.log[-1] == ("seek", {INPUT: 0})
+    assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+    assert commits_sent(client) == [False]
+
+
+@pytest.mark.parametrize("when", ["in the block", "before it"])
+def test_lost_partitions_abort_without_an_exception(session, consumer, client, when):
+    batch = session.poll(max_records=4)
+    if when == "before it":
+        consumer.on_loss()
+    block = session.transaction(batch)
+    with block as transaction:
+        copy(batch[0], transaction)
+        if when == "in the block":
+            consumer.on_loss()
+    assert block.outcome == "aborted"
+    assert consumer.log[-1] == "rewind", "another consumer may have gone on"
+    assert commits_sent(client) == [False]
+    assert offsets_sent(client) == []
+
+
+def test_records_of_partitions_that_were_lost_in_the_poll_are_not_handed_out(session, consumer):
+    consumer.loses_in_poll = True
+    assert len(session.poll(max_records=4)) == 0
+    assert consumer.log[-1] == "rewind"
+    assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+
+
+@pytest.mark.parametrize("code", [22, 25, 82], ids=["generation", "member", "instance"])
+def test_a_consumer_that_the_group_has_given_up_on_aborts_and_polls_on(
+    session, consumer, client, code
+):
+    batch = session.poll(max_records=4)
+    client.prepare_txn_offset_commit(error_code=code)
+    block = session.transaction(batch)
+    with block as transaction:
+        copy(batch[0], transaction)
+    assert block.outcome == "aborted"
+    assert len(session.poll()) > 0
+
+
+def test_a_batch_that_is_left_out_is_noticed_at_the_next_poll(session):
+    batch = session.poll(max_records=4)
+    with pytest.raises(IllegalStateError, match="would be skipped"):
+        session.poll()
+    with pytest.raises(IllegalStateError, match="not the batch of the last poll"):
+        session.transaction(Batch(batch.records))
+
+
+def test_an_empty_batch_needs_no_transaction(ready):
+    session = TransactSession(Consumer(count=0), ready, ["in"])
+    assert len(session.poll()) == len(session.poll()) == 0
+
+
+# --- many batches --------------------------------------------------------------------------------
+
+
+def run_until(session, consumer, fn, is_done=None, **settings):
+    """Run a session until all records were read and committed, or a condition holds."""
+    stop = threading.Event()
+    usual = consumer.poll
+
+    def poll(timeout_s, most):
+        found = usual(timeout_s, most)
+        if not found:
+            stop.set()
+        return found
+
+    consumer.poll = poll
+    session.run(fn, stop, max_records=2, **settings)
+
+
+def test_all_records_are_processed_in_transactions_of_a_batch_each(session, consumer, client):
+    seen = []
+    run_until(session, consumer, lambda record, txn: seen.append(record.offset))
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert offsets_sent(client) == [{INPUT: 2}, {INPUT: 4}, {INPUT: 6}]
+
+
+def test_a_run_goes_on_after_aborts_of_all_kinds(session, consumer, client):
+    seen: list[int] = []
+    client.prepare_txn_offset_commit(error_code=22)  # ILLEGAL_GENERATION
+
+    def fn(record, transaction):
+        seen.append(record.offset)
+        copy(record, transaction)
+        if len(seen) == 5:
+            consumer.on_loss()
+
+    consumer.committed = 2
+    run_until(session, consumer, fn)
+    assert seen[:4] == [0, 1, 0, 1]
+    assert sorted(set(seen)) == [0, 1, 2, 3, 4, 5]
+    assert [sent for sent in commits_sent(client) if sent] == [True] * 3
+
+
+def test_a_commit_that_times_out_is_awaited_again(session, consumer, client, ready):
+    ready._max_block_s = SHORT_MS / 1000
+    client.held.add(ApiKey.END_TXN)
+    seen: list[int] = []
+    waits: list[int] = []
+    usual = ready.commit_transaction
+
+    def commit():
+        waits.append(1)
+        if len(waits) == 3:
+            client.release(ApiKey.END_TXN)
+        usual()
+
+    ready.commit_transaction = commit
+    run_until(session, consumer, lambda record, txn: seen.append(record.offset))
+    assert seen == [0, 1, 2, 3, 4, 5], "each record once"
+    assert commits_sent(client) == [True] * 3
+
+
+def test_a_record_that_always_fails_goes_to_the_dead_letter_topic_with_its_batch(
+    consumer, ready, client
+):
+    client.topics["dead"] = 1
+    session = TransactSession(consumer, ready, ["in"], max_failures=2, dead_letter_topic="dead")
+    seen: list[int] = []
+
+    def fn(record, transaction):
+        seen.append(record.offset)
+        if record.offset == 1:
+            raise ValueError("of the record")
+
+    run_until(session, consumer, fn)
+    assert seen == [0, 1, 0, 1, 0, 2, 3, 4, 5]
+    assert [sent for sent in commits_sent(client) if sent] == [True] * 3
+    assert session._failures == {}
+
+
+def test_without_a_dead_letter_topic_the_last_exception_is_raised(consumer, ready):
+    session = TransactSession(consumer, ready, ["in"], max_failures=2)
+    calls: list[int] = []
+
+    def fn(record, transaction):
+        calls.append(record.offset)
+        raise ValueError("of the record")
+
+    with pytest.raises(ValueError, match="of the record"):
+        run_until(session, consumer, fn)
+    assert calls == [0, 0]
+    assert consumer.position == 0, "it would be read again"
+
+
+def test_a_producer_that_has_failed_ends_the_run(session, consumer, client):
+    client.prepare_produce(error_code=90)  # PRODUCER_FENCED
+
+    with pytest.raises(ProducerFencedError):
+        run_until(session, consumer, copy)
+
+
+def test_pauses_grow_while_a_failure_lasts(session, consumer, client):
+    class Stop(threading.Event):
+        pauses: ClassVar[list[float]] = []
+
+        def wait(self, timeout=None):
+            self.pauses.append(timeout)
+            if len(self.pauses) == 9:
+                self.set()
+            return self.is_set()
+
+    for _ in range(20):
+        client.prepare_txn_offset_commit(error_code=22)
+    stop = Stop()
+    session.run(copy, stop)
+    assert stop.pauses == sorted(stop.pauses)
+    assert (stop.pauses[0], stop.pauses[-1]) == (0.05, 5.0)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_would_lose_or_double_records_is_refused(ready):
+    good = {"isolation_level": "read_committed", "enable_auto_commit": False, "group_id": "g"}
+    for name, value in (
+        ("isolation_level", "read_uncommitted"),
+        ("enable_auto_commit", True),
+        ("group_id", None),
+    ):
+        bad = SimpleNamespace(config={**good, name: value})
+        with pytest.raises(InvalidConfigurationError, match=name):
+            TransactSession(KafkaPythonConsumer(bad), ready, ["in"])
+    with pytest.raises(ValueError, match="max_failures=0"):
+        TransactSession(Consumer(), ready, ["in"], max_failures=0)
+
+
+def test_a_closed_session_leaves_the_group_and_closes_the_producer(session, consumer, ready):
+    with session:
+        pass
+    assert consumer.log[-1] == "close"
+    with pytest.raises(KafkaError, match="closed"):
+        ready.begin_transaction()

@@ -1,0 +1,121 @@
+"""The records of one poll, and the offsets after them.
+
+Owns: `Record`, `Batch`, and the calls of a consumer that a session needs. Must not know: any
+consumer's library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from txnproducer.records import TopicPartition
+
+__all__ = ["Batch", "Record", "SessionConsumer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of the input.
+
+    Attributes:
+        topic, partition, offset: its place.
+        key, value: as the consumer gives them: bytes, or what its deserializers make.
+        headers: pairs of a name and a value.
+        timestamp_ms: milliseconds since the epoch; -1 if there is none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = -1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition of its place."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Sequence[Record]):
+    """The records of one poll, those of a partition in their order.
+
+    Attributes:
+        records: all of them.
+        group_metadata: the consumer's identity in its group when they were polled.
+        number: of the assignment that they were polled under.
+    """
+
+    records: Sequence[Record]
+    group_metadata: Any = field(default=None, repr=False)
+    number: int = 0
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.records[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @property
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """For each partition the offset after its last record: the next one to read."""
+        # The last one of a partition wins. Gaps, as markers of transactions leave, do not matter.
+        return {each.topic_partition: each.offset + 1 for each in self.records}
+
+    @property
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """For each partition the offset of its first record."""
+        return {each.topic_partition: each.offset for each in reversed(self.records)}
+
+
+class SessionConsumer(Protocol):
+    """A consumer, as a session uses it. All calls are made in the session's thread."""
+
+    def check(self) -> None:
+        """Refuse a consumer that reads uncommitted records, or commits by itself.
+
+        Raises:
+            InvalidConfigurationError: it does.
+        """
+        ...
+
+    def subscribe(self, topics: Sequence[str], on_loss: Callable[[], None]) -> None:
+        """Subscribe to topics.
+
+        Args:
+            topics: their names.
+            on_loss: called when the consumer has lost partitions, or given them back; on any
+                thread.
+        """
+        ...
+
+    def poll(self, timeout_s: float, most: int) -> list[Record]:
+        """Return records, as many as there are and are asked for, after a time at the latest."""
+        ...
+
+    def group_metadata(self) -> Any:
+        """Return the consumer's identity in its group."""
+        ...
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read on from these offsets, in partitions that it still has."""
+        ...
+
+    def rewind(self, first: Mapping[TopicPartition, int]) -> None:
+        """Read on from the committed offsets, in all partitions that it has.
+
+        Args:
+            first: where to read on in partitions without a committed offset.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the group, and commit nothing."""
+        ...
