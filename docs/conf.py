@@ -29,6 +29,7 @@ parts = {
         "transactional-id",
         "services",
         "asyncio",
+        "sessions",
         "transactions",
         "errors",
         "spark",
@@ -94,11 +95,11 @@ default_role = "code"
 # With `-n`, a type that has no entry on these pages is a broken link.
 nitpick_ignore_regex = [
     # The standard library has pages of its own. Their inventory needs a network.
-    ("py:.*", r"(array|collections\.abc|os|pathlib|typing)\..+"),
+    ("py:.*", r"(array|collections\.abc|os|pathlib|threading|typing)\..+"),
     # The core's port is private. Only the producer makes a `FutureBatchMetadata`, which takes one.
     ("py:class", r"Waiter"),
     # The type of a function's result, and a path where the annotations are not evaluated.
-    ("py:class", r"(txnproducer\.\w+(\.\w+)?\.)?T|Path"),
+    ("py:class", r"(txnproducer\.\w+(\.\w+)?\.)?T|Path|SessionConsumer"),
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

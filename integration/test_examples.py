@@ -26,6 +26,10 @@ PROGRAMS = [
 TIMEOUT_SECONDS = 240
 
 SHOWS = {
+    "session.py": [
+        "each square once: True",
+        "in the dead-letter topic: ['not a number']",
+    ],
     "async_service.py": [
         "400 requests were answered, many with one transaction: True",
         "read_committed sees 400 orders, 400 of them different",

@@ -65,13 +65,13 @@ class Batch(Sequence[Record]):
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """For each partition the offset after its last record: the next one to read."""
+        """The next offset to read, after the last record of each partition."""
         # The last one of a partition wins. Gaps, as markers of transactions leave, do not matter.
         return {each.topic_partition: each.offset + 1 for each in self.records}
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """For each partition the offset of its first record."""
+        """The offset of the first record of each partition."""
         return {each.topic_partition: each.offset for each in reversed(self.records)}
 
 

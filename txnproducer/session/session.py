@@ -305,7 +305,9 @@ class TransactSession:
 
     def _bury(self, record: Record, transaction: Transaction, error: BaseException) -> None:
         """Write a record that fails again and again to the dead-letter topic."""
-        _LOG.warning("%s: to the dead-letter topic %s: %r", record, self._dead_letter_topic, error)
+        place = f"{record.topic}-{record.partition}, offset {record.offset}"  # not its content
+        text = "the record of %s goes to the dead-letter topic %s: %r"
+        _LOG.warning(text, place, self._dead_letter_topic, error)
         about = {
             "dlt-topic": record.topic,
             "dlt-partition": str(record.partition),
