@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
     InvalidConfigurationError,
-    KafkaError,
+    KafkaTimeoutError,
     ProducerFencedError,
     TransactionAbortableError,
 )
 from txnproducer.pool import ProducerPool
+from txnproducer.producer import TransactionalProducer
+from txnproducer.testing import InMemoryKafka
 
 PATIENCE_S = 10.0
 SETTINGS: dict[str, Any] = {"linger_ms": 0, "max_block_ms": 10_000}
@@ -98,35 +101,50 @@ def test_a_producer_that_was_lent_with_a_transaction_left_open_is_not_lent_again
 # --- renewal -------------------------------------------------------------------------------------
 
 
-def fail_for_good(client):
-    client.prepare_produce(error_code=90)  # PRODUCER_FENCED, of a coordinator that says no more
+@pytest.fixture
+def kafka():
+    with InMemoryKafka(topics={"topic": 1}) as kafka:
+        yield kafka
 
 
-def test_a_producer_that_has_failed_is_renewed_under_its_id(pool, clients):
-    pool.run(write)
-    fail_for_good(clients[0])
+@pytest.fixture
+def in_memory(kafka, tmp_path, monkeypatch):
+    """Return a pool whose producers are those of an in-memory Kafka."""
+    monkeypatch.setattr(transaction_runs, "_FIRST_WAIT_S", 0)
+    settings = {**SETTINGS, "lock_folder": tmp_path, "transaction_timeout_ms": 100}
+    with ProducerPool(kafka.listen(), "svc", worker=0, **settings) as pool:
+        yield pool
+
+
+def test_a_producer_whose_transaction_timed_out_is_renewed_under_its_id(kafka, in_memory):
     seen: list[Any] = []
-    assert pool.run(write, on_retry=seen.append) == "value"
-    assert [inits(client) for client in clients] == [["svc-0-0"], ["svc-0-0"]]
-    assert clients[0].is_closed
-    assert isinstance(seen[0].error, ProducerFencedError)
+
+    def lose_once(transaction):
+        transaction.send("topic", b"value", partition=0).result(PATIENCE_S)
+        if not seen:
+            time.sleep(0.2)  # longer than the time-out, or the loss would look like a fence
+            kafka.time_out_transaction("svc-0-0")
+
+    in_memory.run(lose_once, on_retry=seen.append)
+    assert len(seen) == 1
+    assert [record.value for record in kafka.records("topic")] == [b"value"]
 
 
 def test_a_producer_that_cannot_be_initialized_is_tried_again(pool, clients, monkeypatch):
-    usual, left = LiveClient.__init__, [2]
+    usual, left = TransactionalProducer.init_transactions, [2]
 
-    def init(client, **arguments):
-        usual(client, **arguments)
+    def init(producer):
         if left[0]:
             left[0] -= 1
-            client.prepare_init_producer_id(error_code=90)
+            raise KafkaTimeoutError("no answer")
+        usual(producer)
 
-    monkeypatch.setattr(LiveClient, "__init__", init)
+    monkeypatch.setattr(TransactionalProducer, "init_transactions", init)
     assert pool.run(write) == "value"
     assert len(clients) == 3
     assert all(client.is_closed for client in clients[:2])
     left[0] = 9
-    with pool.producer(), pytest.raises(KafkaError):
+    with pool.producer(), pytest.raises(KafkaTimeoutError):
         pool.run(write, attempts=2)
 
 
@@ -143,7 +161,45 @@ def test_an_id_that_another_producer_has_taken_is_left_to_it(pool, clients, kind
     with pytest.raises(kind) as found:
         pool.run(lose)
     assert "two processes would fence each other for ever" in found.value.__notes__[0]
+    with pytest.raises(ProducerFencedError, match="this pool makes no more producers"):
+        pool.run(write)
     assert len(clients) == 1
+
+
+def test_a_fence_of_an_uncertain_cause_ends_the_pool_as_well(pool, clients):
+    pool.run(write)
+    clients[0].prepare_produce(error_code=90)  # PRODUCER_FENCED, and the coordinator says no more
+    with pytest.raises(ProducerFencedError):
+        pool.run(write)
+    with pytest.raises(ProducerFencedError, match="this pool makes no more producers"):
+        pool.run(write)
+    assert len(clients) == 1
+
+
+def test_an_interrupt_while_a_failed_producer_is_closed_ends_the_runs(pool, clients, monkeypatch):
+    calls = []
+
+    def fail(_):
+        calls.append(1)
+        raise ZeroDivisionError
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_drop_if_failed", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(fail, retry_on=ZeroDivisionError)
+    assert len(calls) == 1
+
+
+def test_an_interrupt_in_the_commit_says_how_it_ended(pool, clients, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TransactionalProducer, "commit_transaction", interrupt)
+    with pytest.raises(KeyboardInterrupt) as found:
+        pool.run(write)
+    assert found.value.__notes__ == ["The transaction's outcome: aborted"]
 
 
 # --- commits in doubt ----------------------------------------------------------------------------

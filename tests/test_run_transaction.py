@@ -46,6 +46,7 @@ class Producer:
         self.commits, self.aborts, self.resolved = list(commits), list(aborts), list(resolved)
         self.log: list[str] = []
         self.outcome = "open"
+        self.transaction_state = "READY"
 
     def transaction(self):
         self.log.append("begin")
@@ -261,6 +262,43 @@ def test_a_commit_in_doubt_is_resolved_before_anything_is_written_again(resolved
     looks = None if written is None else lambda: written
     assert run(producer, is_written=looks) == "value"
     assert producer.log.count("begin") == runs
+
+
+@pytest.mark.parametrize("failing", ["resolve", "look"])
+def test_a_failure_to_find_out_leaves_the_doubt(failing):
+    producer = Producer(commits=[UNKNOWN], resolved=["unknown"])
+
+    def fail(*_):
+        raise TIMED_OUT
+
+    if failing == "resolve":
+        producer.resolve_outcome = fail  # type: ignore[method-assign]
+    with pytest.raises(CommitOutcomeUnknownError) as found:
+        run(producer, is_written=fail)
+    assert found.value.__cause__ is TIMED_OUT
+    assert "could not be found out" in found.value.__notes__[-1]
+
+
+def test_nothing_is_run_again_by_a_producer_that_has_failed():
+    producer = Producer(commits=[UNKNOWN], resolved=["aborted"])
+    producer.transaction_state = "FATAL_ERROR"
+    with pytest.raises(CommitOutcomeUnknownError) as found:
+        run(producer)
+    assert "says that it is aborted" in found.value.__notes__[-1]
+    assert producer.log.count("begin") == 1
+
+
+def test_a_function_that_commits_by_itself_and_fails_is_not_run_again():
+    producer = Producer()
+
+    def commit(transaction):
+        transaction.commit_transaction()
+        raise ABORT
+
+    producer.abort_transaction = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(TransactionAbortableError) as found:
+        run(producer, commit)
+    assert "committed all the same" in found.value.__notes__[-1]
 
 
 @pytest.mark.parametrize("written", [None, False])

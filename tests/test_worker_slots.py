@@ -11,6 +11,7 @@ import pytest
 
 from txnproducer._shell.worker_slots import WorkerIds
 from txnproducer.errors import InvalidConfigurationError
+from txnproducer.pool import ProducerPool, _Member
 
 
 @pytest.fixture
@@ -27,19 +28,17 @@ def ids():
         one.close()
 
 
-def test_numbers_of_a_worker_are_the_lowest_that_are_free(tmp_path, ids):
+def test_ids_of_a_worker_are_numbered(tmp_path, ids):
     one = ids(tmp_path, worker=7)
-    assert [one.take()[1] for _ in range(3)] == ["svc-7-0", "svc-7-1", "svc-7-2"]
-    one.give_back(1)
-    assert one.take() == (1, "svc-7-1")
+    assert [one.take() for _ in range(3)] == ["svc-7-0", "svc-7-1", "svc-7-2"]
 
 
 def test_workers_without_a_number_take_one_each(tmp_path, ids):
     first, second = ids(tmp_path), ids(tmp_path)
-    assert first.take()[1].endswith("-0-0")
-    assert second.take()[1].endswith("-1-0")
+    assert first.take().endswith("-0-0")
+    assert second.take().endswith("-1-0")
     first.close()
-    assert ids(tmp_path).take()[1].endswith("-0-0"), "it is free again"
+    assert ids(tmp_path).take().endswith("-0-0"), "it is free again"
 
 
 def test_a_worker_of_another_process_and_the_last_one_are_refused(tmp_path, ids):
@@ -127,25 +126,44 @@ def forks(test):
 @forks
 def test_four_forked_workers_of_which_one_is_killed_and_replaced(tmp_path, fork, ids):
     shared = ids(tmp_path)  # made before the fork, and not used there
-    workers = [fork(lambda: shared.take()[1]) for _ in range(4)]
+    workers = [fork(lambda: shared.take()) for _ in range(4)]
     told = [worker.told for worker in workers]
     assert len(set(told)) == 4
-    assert fork(lambda: shared.take()[1]).told.startswith("refused: all 4 workers")
+    assert fork(lambda: shared.take()).told.startswith("refused: all 4 workers")
     workers[2].kill()
-    assert fork(lambda: shared.take()[1]).told == told[2]
+    assert fork(lambda: shared.take()).told == told[2]
 
 
 @forks
 def test_a_child_has_no_part_in_the_lock_of_its_parent(tmp_path, fork, ids):
     shared = ids(tmp_path)
-    mine = shared.take()[1]
+    mine = shared.take()
 
     def take_in_child():
-        assert shared.is_of_parent
         shared.leave_to_parent()
-        return shared.take()[1]
+        return shared.take()
 
     child = fork(take_in_child)
     assert child.told not in (mine, "nothing")
     shared.close()
     assert ids(tmp_path, most=1).take(), "the child does not keep the lock of its parent"
+
+
+@forks
+def test_a_child_that_never_uses_the_ids_does_not_keep_the_lock(tmp_path, fork, ids):
+    shared = ids(tmp_path, worker="a")
+    shared.take()
+    fork(lambda: "idle")
+    shared.close()
+    assert ids(tmp_path, worker="a").take() == "svc-a-0"
+
+
+@forks
+def test_a_pool_forgets_its_parent_in_each_child(tmp_path, fork):
+    with ProducerPool("boot:9092", "svc", lock_folder=tmp_path) as pool:
+        mine = pool._ids.take()
+        told = fork(lambda: pool._ids.take()).told
+        assert told.startswith("svc-")
+        assert told != mine
+        pool._idle.append(_Member(mine, os.getpid()))
+        assert fork(lambda: str(len(pool._idle))).told == "0"

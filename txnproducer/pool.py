@@ -5,12 +5,13 @@ is repeated (`transaction_runs`), where an id comes from (`worker_slots`).
 Rules:
 * A producer is on loan to one thread at a time. It is made when all others are on loan.
 * A producer that has failed is closed before another one takes its id.
-* An id that another producer has taken is left to it. Two that take it back and forth would fence
-  each other for ever.
+* An id that another producer may have taken is left to it, and the pool ends. Two that take it
+  back and forth would fence each other for ever.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from txnproducer._core.transactions.transaction_loss import is_taken_over
+from txnproducer._core.transactions.transaction_loss import is_taken_over, may_be_taken_over
 from txnproducer._shell.runs_in_threads import as_kinds, refuse_coroutine, run_once
 from txnproducer._shell.transaction_runs import NEXT, Attempt, Bounds, Next, Run
-from txnproducer._shell.worker_slots import WorkerIds
+from txnproducer._shell.worker_slots import WorkerIds, forget_at_fork
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import IllegalStateError, InvalidConfigurationError, KafkaError
+from txnproducer.errors import (
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    ProducerFencedError,
+)
 from txnproducer.producer import TransactionalProducer
 from txnproducer.transaction import Transaction
 
@@ -41,8 +47,8 @@ CLOSE_FAILED_S = 0.5
 class _Member:
     """An id of the pool, and the producer that has it now."""
 
-    number: int
     transactional_id: str
+    process: int
     producer: TransactionalProducer | None = field(default=None, repr=False)
 
 
@@ -88,8 +94,15 @@ class ProducerPool:
         # Refused here, and not when the first producer is needed.
         self._config = config_of_pool(bootstrap_servers, name, settings)
         self._reset()
+        forget_at_fork(self)
+
+    def forget_parent(self) -> None:
+        """Forget all that is the parent's, in a forked process."""
+        self._ids.leave_to_parent()
+        self._reset()
 
     def _reset(self) -> None:
+        self._taken: KafkaError | None = None  # once another producer has taken an id
         self._guard = threading.Lock()
         self._idle: list[_Member] = []
         self._lent = 0
@@ -138,11 +151,18 @@ class ProducerPool:
                 look = partial(self._look, member, is_written)
                 try:
                     return run_once(producer, fn, run, look)
-                finally:
+                except BaseException as error:
                     self._drop_if_failed(member, producer)
+                    tell_outcome(error, run)
+                    raise
 
-            retrying = bounds.retrying(Retrying, lambda error: is_worth_another_run(error, runs))
-            result: T = retrying(attempt)
+            def is_worth_it(error: BaseException) -> bool:
+                if may_be_taken(error):
+                    self._taken = self._taken or as_taken(error)
+                    return False
+                return is_worth_another_run(error, runs)
+
+            result: T = bounds.retrying(Retrying, is_worth_it)(attempt)
             return result
 
     def _look(self, member: _Member, is_written: Callable[[], bool] | None) -> str:
@@ -177,23 +197,23 @@ class ProducerPool:
             self._take_back(member)
 
     def _lend(self) -> _Member:
-        if self._ids.is_of_parent:
-            self._ids.leave_to_parent()
-            self._reset()  # the parent's producers stay the parent's
         with self._guard:
             if self._is_closed:
                 raise IllegalStateError("this ProducerPool is closed: make another one")
+            refuse_taken(self._taken)
             self._lent += 1
             if self._idle:
                 return self._idle.pop()  # the one used last, whose connections are warm
         try:
-            return _Member(*self._ids.take())
+            return _Member(self._ids.take(), os.getpid())
         except BaseException:
             with self._guard:
                 self._lent -= 1
             raise
 
     def _take_back(self, member: _Member) -> None:
+        if member.process != os.getpid():
+            return  # a child of a fork has it on loan from its parent
         with self._guard:
             self._lent -= 1
             is_last = self._is_closed and not self._lent
@@ -225,9 +245,9 @@ class ProducerPool:
         self._end(member, CLOSE_FAILED_S)
 
     def _end(self, member: _Member, timeout_s: float | None) -> None:
-        producer, member.producer = member.producer, None
-        if producer is not None:
-            producer.close(timeout_s)
+        if member.producer is not None:
+            member.producer.close(timeout_s)
+            member.producer = None
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -237,15 +257,13 @@ class ProducerPool:
         Args:
             timeout: seconds for each; see `TransactionalProducer.close`.
         """
-        if self._ids.is_of_parent:
-            return
         with self._guard:
             self._is_closed = True
-            idle, self._idle = self._idle, []
-            is_last = not self._lent
-        for member in idle:
-            self._end(member, timeout)
-        if is_last:
+        # One after the other: an interrupt leaves the rest to the next call.
+        while self._idle:
+            self._end(self._idle[-1], timeout)
+            self._idle.pop()
+        if not self._lent:
             self._ids.close()
 
     def __enter__(self) -> Self:
@@ -260,16 +278,48 @@ class ProducerPool:
         self.close(None if error is None else CLOSE_FAILED_S)
 
 
+def may_be_taken(error: BaseException) -> bool:
+    """Return whether another producer may have taken the id of a producer that has failed."""
+    if is_taken_over(error):
+        return True
+    return isinstance(error, KafkaError) and (
+        NEXT[error.recovery] is Next.RENEW and may_be_taken_over(error)
+    )
+
+
+def as_taken(error: BaseException) -> KafkaError:
+    """Note on an error that the pool ends with it, and return it."""
+    error.add_note(
+        "Another producer may have taken this id, and the pool does not take it back: two"
+        " processes would fence each other for ever. It makes no more producers. Give each process"
+        " a worker of its own, and start this one again"
+    )
+    return error if isinstance(error, KafkaError) else KafkaError(str(error))
+
+
+def refuse_taken(taken: KafkaError | None) -> None:
+    """Refuse to lend a producer once another one has taken an id of the pool.
+
+    Raises:
+        ProducerFencedError: it has.
+    """
+    if taken is not None:
+        raise ProducerFencedError(
+            f"this pool makes no more producers, since another one may have taken its ids: {taken}"
+            ". Give each process a worker of its own, and start this one again"
+        ) from taken
+
+
+def tell_outcome(error: BaseException, run: Run[Any, Any]) -> None:
+    """Note the outcome on an interrupt or a cancellation: its caller has no producer to ask."""
+    if not isinstance(error, Exception):
+        error.add_note(f"The transaction's outcome: {run.block.outcome}")
+
+
 def is_worth_another_run(error: BaseException, runs: list[Run[Any, Any]]) -> bool:
     """Return whether another run may follow an error."""
     if not isinstance(error, KafkaError):
         return bool(runs) and runs[0].may_run_again
-    if is_taken_over(error):
-        error.add_note(
-            "Another producer has taken this id, and the pool does not take it back: two processes"
-            " would fence each other for ever. Give each process a worker of its own"
-        )
-        return False
     following = NEXT[error.recovery]
     if not runs:  # the producer could not be initialized, so nothing was written
         return following in (Next.RENEW, Next.RUN_AGAIN, Next.GO_ON)

@@ -104,6 +104,7 @@ class TransactionalProducer(RecordWriter):
     # Returns the owner of a block that is entered. It can be replaced, for example for tasks of an
     # event loop.
     _block_owner = staticmethod(calling_thread)
+    _owned = staticmethod(refusals.owned)
 
     def _open(self, config: ProducerConfig) -> None:
         self._transaction: Transaction | None = None
@@ -231,9 +232,9 @@ class TransactionalProducer(RecordWriter):
 
         The function may be called several times, each time in a transaction of its own. So other
         effects than records of this transaction must bear a repetition. Its value is returned once
-        the transaction is committed, and whatever is raised, nothing of it is visible, unless the
-        error is a `CommitOutcomeUnknownError`, or an abort has failed after a commit that timed
-        out.
+        the transaction is committed. Whatever is raised, nothing of it is visible, with three
+        exceptions: a `CommitOutcomeUnknownError`; an abort that has failed after a commit that
+        timed out; and a function that has committed by itself, or an interrupt in the commit.
 
         By `error.recovery`:
 
@@ -312,7 +313,7 @@ class TransactionalProducer(RecordWriter):
         """Refuse a thread that does not own the open block. Call with the lock held."""
         block = self._transaction
         if block is not None and not block.can_be_ended_here():
-            raise refusals.owned(call)
+            raise self._owned(call)
 
     @property
     def _commit(self) -> TransactionalRequestResult | None:

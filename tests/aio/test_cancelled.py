@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.live_client import commits_sent
+from tests.waiting import becomes_true
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -239,3 +240,53 @@ def test_a_close_whose_task_is_cancelled_goes_on_to_its_end(run, make, client):
 
     run(main())
     assert commits_sent(client) == [False]
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_the_next_block_waits_for_a_commit_that_its_task_has_left(run, make, client, ends_first):
+    async def main():
+        async with make() as producer:
+            client.held.add(ApiKey.END_TXN)
+            left = producer.transaction()
+
+            async def work():
+                async with left:
+                    await producer.send("topic", b"value")
+
+            task = asyncio.ensure_future(work())
+            while not client.sent(ApiKey.END_TXN):
+                await asyncio.sleep(0.001)  # another thread sends it
+            task.cancel()
+            await asyncio.wait([task])
+            if ends_first:
+                client.release(ApiKey.END_TXN)
+                await asyncio.sleep(0.02)  # until the commit has ended in the background
+            next_block = asyncio.ensure_future(producer.transaction().__aenter__())
+            await asyncio.sleep(0.02)  # long enough for a block that does not wait
+            client.release(ApiKey.END_TXN)
+            await next_block
+            assert left.outcome == "committed"
+            await producer.abort_transaction()
+
+    run(main())
+
+
+def test_a_loop_that_is_closed_with_a_waiting_task_keeps_no_producer(make, client):
+    loop = asyncio.new_event_loop()
+    producer = make()
+    loop.run_until_complete(producer.init_transactions())
+    client.held.add(ApiKey.PRODUCE)
+
+    async def begin():
+        producer.begin_transaction()
+        await producer.send("topic", b"value")
+        asyncio.ensure_future(producer.flush()).add_done_callback(lambda _: None)
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    io = producer._calls._io
+    assert len(io._waits) == 1
+    client.release(ApiKey.PRODUCE)
+    assert becomes_true(lambda: not io._waits)
+    producer._calls.close(0)

@@ -6,6 +6,7 @@ import asyncio
 
 from tests.live_client import commits_sent
 from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import IllegalStateError, TransactionAbortedError
 
 TASKS = 10_000
 
@@ -78,3 +79,32 @@ def test_a_task_that_is_cancelled_in_the_queue_lets_the_next_one_go_on(run, make
             assert not producer._turns
 
     run(main())
+
+
+def test_a_record_that_waits_does_not_land_in_the_next_transaction(run, make, client):
+    async def main():
+        async with make(buffer_memory=40_000, batch_size=16_384) as producer:
+            await producer.partitions_for("topic")
+            client.held.add(ApiKey.PRODUCE)
+            first = producer.transaction()
+            await first.__aenter__()
+            for _ in range(2):
+                await first.send("topic", b"x" * 16_000, partition=0)
+            waits = [
+                asyncio.ensure_future(first.send("topic", b"x" * 16_000, partition=0))
+                for _ in range(3)
+            ]
+            await asyncio.sleep(0.02)  # until all of them wait
+            aborting = asyncio.ensure_future(first.__aexit__(ValueError, ValueError(), None))
+            await asyncio.sleep(0)
+            client.release(ApiKey.PRODUCE)
+            await aborting
+            async with producer.transaction() as second:
+                future = await second.send("topic", b"of the second")
+                found = await asyncio.gather(*waits, return_exceptions=True)
+                await future
+            kinds = {type(one) for one in found}
+            assert kinds <= {TransactionAbortedError, IllegalStateError}, found
+
+    run(main())
+    assert commits_sent(client) == [False, True]

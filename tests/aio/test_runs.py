@@ -18,6 +18,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     TransactionAbortableError,
 )
+from txnproducer.testing import InMemoryKafka
 
 SETTINGS: dict[str, Any] = {"linger_ms": 0, "max_block_ms": 10_000}
 
@@ -182,16 +183,24 @@ def test_each_task_that_writes_has_a_producer_of_its_own(run, make_pool, clients
     assert all(client.is_closed for client in clients)
 
 
-def test_a_producer_that_has_failed_is_renewed_under_its_id(run, make_pool, clients):
-    async def main():
-        async with make_pool() as pool:
-            await pool.run(write)
-            clients[0].prepare_produce(error_code=90)  # PRODUCER_FENCED, and it says no more
-            assert await pool.run(write) == "value"
-            assert clients[0].is_closed
+def test_a_producer_whose_transaction_timed_out_is_renewed_under_its_id(run, tmp_path):
+    seen: list[Any] = []
 
-    run(main())
-    assert [inits(client) for client in clients] == [["svc-0-0"], ["svc-0-0"]]
+    async def main(kafka):
+        async def lose_once(transaction):
+            await (await transaction.send("topic", b"value", partition=0))
+            if not seen:
+                await asyncio.sleep(0.2)  # longer than the time-out, or it would look like a fence
+                kafka.time_out_transaction("svc-0-0")
+
+        settings = {**SETTINGS, "lock_folder": tmp_path, "transaction_timeout_ms": 100}
+        async with AsyncProducerPool(kafka.listen(), "svc", worker=0, **settings) as pool:
+            await pool.run(lose_once, on_retry=seen.append)
+
+    with InMemoryKafka(topics={"topic": 1}) as kafka:
+        run(main(kafka))
+        assert len(seen) == 1
+        assert [record.value for record in kafka.records("topic")] == [b"value"]
 
 
 def test_an_id_that_another_producer_has_taken_is_left_to_it(run, make_pool, clients):
@@ -210,7 +219,7 @@ def test_an_id_that_another_producer_has_taken_is_left_to_it(run, make_pool, cli
     assert len(clients) == 1
 
 
-def test_a_task_that_is_cancelled_leaves_no_producer_with_an_open_end(run, make_pool, clients):
+def test_a_task_that_is_cancelled_in_the_commit_learns_how_it_ended(run, make_pool, clients):
     async def main():
         async with make_pool() as pool:
             await pool.run(write)
@@ -219,13 +228,40 @@ def test_a_task_that_is_cancelled_leaves_no_producer_with_an_open_end(run, make_
             while len(clients[0].sent(ApiKey.END_TXN)) < 2:
                 await asyncio.sleep(0.001)  # another thread sends it
             task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            assert clients[0].is_closed
+            await asyncio.sleep(0.01)
+            assert not task.done(), "it waits for the commit"
+            clients[0].release(ApiKey.END_TXN)
+            with pytest.raises(asyncio.CancelledError) as found:
+                await task
+            notes = list(getattr(found.value, "__notes__", []))
+            assert notes in ([], ["The transaction's outcome: committed"])
             assert await pool.run(write) == "value"
 
     run(main())
-    assert len(clients) == 2
+    assert len(clients) == 1
+    assert commits_sent(clients[0]) == [True] * 3
+
+
+def test_a_cancellation_while_a_failed_producer_is_closed_ends_the_runs(
+    run, make_pool, clients, monkeypatch
+):
+    calls = []
+
+    async def fail(_):
+        calls.append(1)
+        raise ZeroDivisionError
+
+    async def cancel(*_):
+        raise asyncio.CancelledError
+
+    async def main():
+        async with make_pool() as pool:
+            monkeypatch.setattr(pool, "_drop_if_failed", cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await pool.run(fail, retry_on=ZeroDivisionError)
+
+    run(main())
+    assert len(calls) == 1
 
 
 def test_a_closed_pool_lends_nothing_and_closes_what_comes_back(run, make_pool, clients):

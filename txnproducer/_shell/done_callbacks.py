@@ -60,7 +60,8 @@ class DoneCallbacks:
             )
         refuse_reentry(self._lock, "add_done_callback")
         if future.done() or not self._listen(future, function):
-            _call(future, function)
+            # An interrupt is the caller's own here, and goes on to it.
+            _call(future, function, Exception)
 
     def as_concurrent_future(self, future: EndingFuture) -> concurrent.futures.Future[Any]:
         """Return a `concurrent.futures.Future` that ends as a future does."""
@@ -156,10 +157,14 @@ def _add(listener: DoneListener) -> bool:
     return True
 
 
-def _call(future: EndingFuture, function: Callable[[Any], object]) -> BaseException | None:
+def _call(
+    future: EndingFuture,
+    function: Callable[[Any], object],
+    logged: type[BaseException] = BaseException,
+) -> BaseException | None:
     try:
         function(future)
-    except BaseException as error:  # noqa: BLE001 - users' code may raise anything
+    except logged as error:  # users' code may raise anything
         _LOG.exception("a done-callback failed for %r", future)
         return error
     return None
@@ -168,7 +173,7 @@ def _call(future: EndingFuture, function: Callable[[Any], object]) -> BaseExcept
 def _end_as(twin: concurrent.futures.Future[Any], future: EndingFuture) -> None:
     try:
         outcome = future.result(0)
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the twin sees it
+    except Exception as error:  # noqa: BLE001 - it is the twin's
         twin.set_exception(error)
         return
     twin.set_result(outcome)

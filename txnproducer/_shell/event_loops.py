@@ -44,7 +44,7 @@ class LoopWakeups:
         for loop, waits in due.items():
             try:
                 loop.call_soon_threadsafe(_end, waits)
-            except RuntimeError as error:
+            except Exception as error:  # noqa: BLE001 - the other loops must be woken
                 # A loop that is closed has no tasks any more.
                 _LOG.debug("could not wake %d tasks: %s", len(waits), error)
 
@@ -67,6 +67,11 @@ class WaitingTask:
         self.waiting = waiting
         self._wakeups = wakeups
         self._is_woken = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody can be woken any more, because the loop is closed."""
+        return self.waiting.get_loop().is_closed()
 
     def wake(self) -> None:
         """Let the task look again. Call with the core's lock held."""

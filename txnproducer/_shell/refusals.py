@@ -35,6 +35,7 @@ __all__ = [
     "of_another_cluster",
     "offsets_lost_in_callback",
     "owned",
+    "owned_by_task",
     "record_lost_in_callback",
     "timed_out",
     "timeout_too_long",
@@ -252,6 +253,16 @@ def owned(call: str) -> KafkaError:
         " thread, or the end of the block, can end it. Threads that share a producer need one lock"
         " around each block; or make a producer for each worker, with a transactional_id of its"
         " own."
+    )
+
+
+def owned_by_task(call: str) -> KafkaError:
+    """Refuse to begin or end a transaction while another task's block is open."""
+    return IllegalStateError(
+        f"cannot {_verb(call)}: a transaction block is open, and it is another task's: only that"
+        " task, or the end of the block, can end it. Tasks that share a producer need one"
+        " asyncio.Lock around each block, or a producer each (AsyncProducerPool). gather, shield,"
+        " and wait_for before Python 3.12 make a task of their own: use asyncio.timeout"
     )
 
 

@@ -29,6 +29,11 @@ Block = TypeVar("Block", bound=ThreadBlock)
 class RunningProducer(Protocol):
     """A producer, as a run needs it."""
 
+    @property
+    def transaction_state(self) -> str:
+        """The name of the state."""
+        ...
+
     def transaction(self) -> ThreadBlock:
         """Return the block of a transaction."""
         ...
@@ -62,7 +67,11 @@ def run_in_thread(
         runs[:] = [Run(producer.transaction(), bounds, has_look=is_written is not None)]
         return run_once(producer, fn, runs[0], lambda: _yes_counts(is_written))
 
-    result: T = bounds.retrying(Retrying, lambda _: runs[0].may_run_again)(run)
+    def is_worth_it(_: BaseException) -> bool:
+        # After a doubt the producer itself may have failed.
+        return runs[0].may_run_again and producer.transaction_state == "READY"
+
+    result: T = bounds.retrying(Retrying, is_worth_it)(run)
     return result
 
 

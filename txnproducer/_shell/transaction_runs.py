@@ -133,7 +133,10 @@ class Bounds:
             # The random part keeps workers apart that have failed together.
             wait=tenacity.wait_exponential(_FIRST_WAIT_S, max=_LONGEST_WAIT_S)
             + tenacity.wait_random(0, _FIRST_WAIT_S),
-            retry=tenacity.retry_if_exception(is_worth_it),
+            # Never after an interrupt or a cancellation, which may come at any place.
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, Exception) and is_worth_it(error)
+            ),
             before_sleep=self._before_sleep,
             sleep=sleep,
             reraise=True,
@@ -181,10 +184,8 @@ class Run(Generic[B, T]):
             yield Step.BLOCK
         except KafkaError as error:
             yield from self._after(error)
-        except self._bounds.retry_on as error:
-            # Never an interrupt, whatever the caller has named.
-            is_error = isinstance(error, Exception)
-            self.may_run_again = is_error and self.block.outcome == "aborted"
+        except self._bounds.retry_on:
+            self.may_run_again = self.block.outcome == "aborted"
             raise
         value: T = self.value
         return value
@@ -192,6 +193,9 @@ class Run(Generic[B, T]):
     def _after(self, error: KafkaError) -> Steps[Step, None]:
         """Return if the transaction is committed after all, and raise otherwise."""
         following, outcome = NEXT[error.recovery], self.block.outcome
+        if outcome == "committed":
+            error.add_note("The transaction is committed all the same.")
+            raise error
         if outcome == "unknown":
             yield from self._resolve(error)
             return
@@ -239,10 +243,18 @@ class Run(Generic[B, T]):
         raise error
 
     def _resolve(self, error: KafkaError) -> Steps[Step, None]:
-        outcome = yield Step.RESOLVE
-        if outcome == "unknown" and self._has_look:
-            outcome = yield Step.LOOK
+        outcome = "unknown"
+        try:
+            outcome = yield Step.RESOLVE
+            if outcome == "unknown" and self._has_look:
+                outcome = yield Step.LOOK
+        except Exception as failure:
+            # The doubt counts more: the failure says nothing of the records.
+            error.add_note(f"The outcome could not be found out: {failure!r}")
+            raise error from failure
         if outcome == "committed":
             return
+        if outcome == "aborted":
+            error.add_note("The coordinator, or the look, says that it is aborted.")
         self.may_run_again = outcome == "aborted"
         raise error

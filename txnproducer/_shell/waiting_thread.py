@@ -34,6 +34,8 @@ class WaitingThread:
         # thread.
         self._sleep.acquire()
 
+    is_abandoned = False  # a thread cannot be closed from outside, as an event loop can
+
     def wake(self) -> None:
         """End the current sleep, or the next one. Call with the loop's lock held."""
         # A second release of a plain lock raises RuntimeError.

@@ -62,9 +62,14 @@ class Waits:
 
     def notify(self) -> None:
         """Wake the waiting threads whose condition holds. Call with `lock` held."""
+        is_any_abandoned = False
         for wait in self._waits:
+            is_any_abandoned |= wait.is_abandoned
             if wait.is_done():
                 wait.wake()
+        if is_any_abandoned:
+            # Otherwise their tasks, and so the producer, would be kept for ever.
+            self._waits = [wait for wait in self._waits if not wait.is_abandoned]
         self.wakeups.wake()
 
     def refuse_in_fork(self) -> None:
@@ -145,7 +150,8 @@ class Waits:
                 await asyncio.wait((waiting,), timeout=None if left == inf else left)
             finally:
                 with self.lock:
-                    self._waits.remove(wait)
+                    if wait in self._waits:
+                        self._waits.remove(wait)
 
     @property
     def _is_forked(self) -> bool:

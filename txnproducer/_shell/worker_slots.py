@@ -6,6 +6,7 @@ Owns: the lock file, the numbers of the producers of one worker. Must not know: 
 Rules:
 * A lock is the system's (flock): it ends with its process, however that ends.
 * A forked process has no part in its parent's lock. It takes one of its own.
+* An id is given out once, also if its producer has failed: that one's place is the pool's matter.
 """
 
 from __future__ import annotations
@@ -17,16 +18,43 @@ import socket
 import tempfile
 import threading
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
+from weakref import WeakSet
 
 from txnproducer.errors import InvalidConfigurationError
 
-__all__ = ["WorkerIds"]
+__all__ = ["WorkerIds", "forget_at_fork"]
 
 # Windows has no such locks.
 _FCNTL: Final[Any] = importlib.import_module("fcntl") if os.name == "posix" else None
 # Kafka takes any text as an id, but files and rights with prefixes do not.
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class Forgetting(Protocol):
+    """A pool, as the hook at a fork sees it."""
+
+    def forget_parent(self) -> None:
+        """Forget all that is the parent's."""
+        ...
+
+
+_pools: WeakSet[Forgetting] = WeakSet()
+
+
+def forget_at_fork(pool: Forgetting) -> None:
+    """Have a pool forget its parent's producers in each process that is forked."""
+    _pools.add(pool)
+
+
+def _forget_all() -> None:
+    # Right after the fork, when the child has one thread, and before its code can use a pool.
+    for pool in list(_pools):
+        pool.forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 class WorkerIds:
@@ -50,16 +78,10 @@ class WorkerIds:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._guard = threading.Lock()
         self._lock: IO[str] | None = None
         self._worker = ""
-        self._taken: set[int] = set()
-
-    @property
-    def is_of_parent(self) -> bool:
-        """Whether this process is a fork of the one that has used it."""
-        return self._pid != os.getpid()
+        self._count = 0
 
     def leave_to_parent(self) -> None:
         """Forget all of the parent's in a forked process, which keeps no part of its lock."""
@@ -68,8 +90,8 @@ class WorkerIds:
         if inherited is not None:
             inherited.close()  # the lock is the parent's as long as that has it open
 
-    def take(self) -> tuple[int, str]:
-        """Return the lowest number that is free in this worker, and its transactional id.
+    def take(self) -> str:
+        """Return the next transactional id of this worker.
 
         Raises:
             InvalidConfigurationError: another process has the worker, or all of them.
@@ -77,20 +99,18 @@ class WorkerIds:
         with self._guard:
             if not self._worker:
                 self._take_worker()
-            number = next(n for n in range(len(self._taken) + 1) if n not in self._taken)
-            self._taken.add(number)
-            return number, f"{self._name}-{self._worker}-{number}"
-
-    def give_back(self, number: int) -> None:
-        """Let another producer have a number. The one before must have ended."""
-        with self._guard:
-            self._taken.discard(number)
+            number = self._count
+            self._count += 1
+            return f"{self._name}-{self._worker}-{number}"
 
     def close(self) -> None:
         """Let another process have the worker. No producer may be left."""
         with self._guard:
             lock, self._lock, self._worker = self._lock, None, ""
+            self._count = 0
             if lock is not None:
+                # Told apart from a close: a child of a fork may have the file open as well.
+                _FCNTL.flock(lock, _FCNTL.LOCK_UN)
                 lock.close()
 
     def _take_worker(self) -> None:

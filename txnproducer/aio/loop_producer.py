@@ -55,12 +55,30 @@ class LoopProducer(TransactionalProducer):
     """A producer whose calls end in `_in_loop`, and are awaited."""
 
     _block_owner = staticmethod(calling_task)
+    _owned = staticmethod(refusals.owned_by_task)
+    # Whether a task was cancelled in a commit, and nobody has waited for that commit since.
+    _has_left_commit = False
 
     # --- records -------------------------------------------------------------------------------
 
     def _send_later(self, record: SendArguments, blocked: AppendBlocked) -> Any:
         """Return the record in place of its future: `send` must not wait here."""
         return LaterSend(record, blocked)
+
+    @property
+    def transaction_number(self) -> int:
+        """The number of the transaction that is open, among all of this producer."""
+        with self._lock:
+            return self._core.transaction_number
+
+    def refuse_if_ended(self, transaction: int) -> None:
+        """Refuse a record of a transaction that has ended while the record waited.
+
+        Raises:
+            TransactionAbortedError: it has.
+        """
+        with self._lock:
+            self._core.refuse_if_ended(transaction)
 
     async def append_in_loop(self, later: LaterSend) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append. One `max_block_ms` covers all the waits."""
@@ -120,9 +138,20 @@ class LoopProducer(TransactionalProducer):
             longest = await asyncio.to_thread(self._longest_timeout_ms)
             raise refusals.timeout_too_long(error, longest) from error.__cause__
 
-    async def await_unseen_abort(self) -> None:
-        """Wait again for an abort that timed out, or was left by a cancelled task."""
+    async def await_earlier_end(self) -> None:
+        """Wait for an end that a cancelled task has left, or for an abort that timed out.
+
+        Raises:
+            KafkaError: the producer cannot begin another transaction.
+        """
         self._check_usable("begin_transaction")
+        if self._has_left_commit:
+            try:
+                await self.commit_in_loop()
+            except KafkaError as error:
+                if error.recovery != "abort":
+                    raise
+                await self.abort_in_loop()
         abort = self._unseen_abort()
         if abort is not None:
             await self._await_in_loop("abort_transaction", lambda: abort)
@@ -166,12 +195,16 @@ class LoopProducer(TransactionalProducer):
         try:
             await self._await_in_loop(call, begin)
         except KafkaError as error:
+            self._has_left_commit &= error.recovery == "resume"
             self._settle_failed_end(call, error)
             raise
         except asyncio.CancelledError:
+            self._has_left_commit = call == "commit_transaction"
             with self._lock:  # as after a time-out: an abort that has begun is certain
                 self._settle(is_own_end=call == "abort_transaction")
             raise
+        else:
+            self._has_left_commit = False
 
     # --- the end, and how calls wait -------------------------------------------------------------
 

@@ -7,6 +7,8 @@ The rules are those of `txnproducer.pool`.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,15 +18,24 @@ from typing import Any, Self, TypeVar
 
 from txnproducer._shell.runs_in_threads import as_kinds
 from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
-from txnproducer._shell.worker_slots import WorkerIds
+from txnproducer._shell.worker_slots import WorkerIds, forget_at_fork
 from txnproducer.aio.producer import AsyncTransactionalProducer
 from txnproducer.aio.runs import IsWritten, is_found, run_once
 from txnproducer.aio.transaction import AsyncTransaction
-from txnproducer.errors import IllegalStateError
-from txnproducer.pool import CLOSE_FAILED_S, config_of_pool, is_worth_another_run
+from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.pool import (
+    CLOSE_FAILED_S,
+    as_taken,
+    config_of_pool,
+    is_worth_another_run,
+    may_be_taken,
+    refuse_taken,
+    tell_outcome,
+)
 
 __all__ = ["AsyncProducerPool"]
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -32,8 +43,8 @@ T = TypeVar("T")
 class _Member:
     """An id of the pool, and the producer that has it now."""
 
-    number: int
     transactional_id: str
+    process: int
     producer: AsyncTransactionalProducer | None = field(default=None, repr=False)
 
 
@@ -63,8 +74,15 @@ class AsyncProducerPool:
         self._ids = WorkerIds(name, worker, folder, most_workers)
         self._config = config_of_pool(bootstrap_servers, name, settings)
         self._reset()
+        forget_at_fork(self)
+
+    def forget_parent(self) -> None:
+        """Forget all that is the parent's, in a forked process."""
+        self._ids.leave_to_parent()
+        self._reset()
 
     def _reset(self) -> None:
+        self._taken: KafkaError | None = None  # once another producer has taken an id
         self._idle: list[_Member] = []
         self._lent = 0
         self._is_closed = False
@@ -105,14 +123,34 @@ class AsyncProducerPool:
                 runs.append(run)
                 try:
                     return await run_once(producer, fn, run, look)
-                finally:
+                except BaseException as error:
+                    await self._wait_for_commit(producer, run)
                     await self._drop_if_failed(member, producer)
+                    tell_outcome(error, run)
+                    raise
 
-            retrying = bounds.retrying(
-                AsyncRetrying, lambda error: is_worth_another_run(error, runs), asyncio.sleep
-            )
-            result: T = await retrying(attempt)
+            def is_worth_it(error: BaseException) -> bool:
+                if may_be_taken(error):
+                    self._taken = self._taken or as_taken(error)
+                    return False
+                return is_worth_another_run(error, runs)
+
+            result: T = await bounds.retrying(AsyncRetrying, is_worth_it, asyncio.sleep)(attempt)
             return result
+
+    async def _wait_for_commit(
+        self, producer: AsyncTransactionalProducer, run: Run[AsyncTransaction, Any]
+    ) -> None:
+        """Wait for a commit that a cancelled task has left, for `max_block_ms` at most.
+
+        The caller has no producer that it could ask later.
+        """
+        if run.block.outcome != "open" or producer.transaction_state != "COMMITTING_TRANSACTION":
+            return
+        try:
+            await producer.commit_transaction()
+        except KafkaError as error:
+            _LOG.warning("a commit that its task has left: %s", error)
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[AsyncTransactionalProducer]:
@@ -129,20 +167,20 @@ class AsyncProducerPool:
 
     @asynccontextmanager
     async def _on_loan(self) -> AsyncIterator[_Member]:
-        if self._ids.is_of_parent:
-            self._ids.leave_to_parent()
-            self._reset()
         if self._is_closed:
             raise IllegalStateError("this AsyncProducerPool is closed: make another one")
-        member = self._idle.pop() if self._idle else _Member(*self._ids.take())
+        refuse_taken(self._taken)
+        member = self._idle.pop() if self._idle else _Member(self._ids.take(), os.getpid())
         self._lent += 1
         try:
             yield member
         finally:
-            self._lent -= 1
             await self._take_back(member)
 
     async def _take_back(self, member: _Member) -> None:
+        if member.process != os.getpid():
+            return  # a child of a fork has it on loan from its parent
+        self._lent -= 1
         if not self._is_closed:
             self._idle.append(member)
             return
@@ -166,9 +204,9 @@ class AsyncProducerPool:
             await self._end(member, CLOSE_FAILED_S)
 
     async def _end(self, member: _Member, timeout_s: float | None) -> None:
-        producer, member.producer = member.producer, None
-        if producer is not None:
-            await producer.close(timeout_s)
+        if member.producer is not None:
+            await member.producer.close(timeout_s)
+            member.producer = None
 
     async def close(self, timeout: float | None = None) -> None:
         """Close the producers that nobody has on loan. The others close when they come back.
@@ -176,12 +214,11 @@ class AsyncProducerPool:
         Args:
             timeout: seconds for each; see `AsyncTransactionalProducer.close`.
         """
-        if self._ids.is_of_parent:
-            return
         self._is_closed = True
-        idle, self._idle = self._idle, []
-        for member in idle:
-            await self._end(member, timeout)
+        # One after the other: a cancellation leaves the rest to the next call.
+        while self._idle:
+            await self._end(self._idle[-1], timeout)
+            self._idle.pop()
         self._close_ids()
 
     def _close_ids(self) -> None:

@@ -191,9 +191,9 @@ class AsyncTransactionalProducer:
         """
         return AsyncTransaction(self)
 
-    async def _await_unseen_abort(self) -> None:
+    async def _await_earlier_end(self) -> None:
         self._check_loop()
-        await self._calls.await_unseen_abort()
+        await self._calls.await_earlier_end()
 
     async def run_transaction(
         self,
@@ -303,9 +303,12 @@ class AsyncTransactionalProducer:
         """
         turn = self._turns.setdefault(topic, _Turn())
         turn.tasks += 1
+        # Of the transaction that is open now: the record must not land in the next one.
+        number = self._calls.transaction_number
         try:
             async with turn.lock:
                 if later is None:
+                    self._calls.refuse_if_ended(number)
                     future = self._send(topic, *record)
                     if not isinstance(future, LaterSend):
                         return future

@@ -25,6 +25,11 @@ IsWritten = Callable[[], Any]
 class RunningProducer(Protocol):
     """A producer, as a run needs it."""
 
+    @property
+    def transaction_state(self) -> str:
+        """The name of the state."""
+        ...
+
     def transaction(self) -> AsyncTransaction:
         """Return the block of a transaction."""
         ...
@@ -61,7 +66,11 @@ async def run_in_task(
         runs[:] = [Run(producer.transaction(), bounds, has_look=is_written is not None)]
         return await run_once(producer, fn, runs[0], look)
 
-    retrying = bounds.retrying(AsyncRetrying, lambda _: runs[0].may_run_again, asyncio.sleep)
+    def is_worth_it(_: BaseException) -> bool:
+        # After a doubt the producer itself may have failed.
+        return runs[0].may_run_again and producer.transaction_state == "READY"
+
+    retrying = bounds.retrying(AsyncRetrying, is_worth_it, asyncio.sleep)
     result: T = await retrying(run)
     return result
 

@@ -59,7 +59,7 @@ class AsyncTransaction(TransactionBlock):
     async def __aenter__(self) -> Self:
         self._prepare()
         try:
-            await self._producer._await_unseen_abort()  # noqa: SLF001 - likewise
+            await self._producer._await_earlier_end()  # noqa: SLF001 - likewise
             self._begin(self)
         except BaseException:
             self.outcome = "aborted"  # certain, so the caller may write again: nothing was written

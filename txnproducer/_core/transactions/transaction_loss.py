@@ -35,6 +35,9 @@ from txnproducer.errors import (
 from txnproducer.records import ProducerIdAndEpoch
 
 _TAKEN_OVER: Final = re.compile(r": a newer producer of this id(, epoch \d+,)? has taken over \(")
+_BY_ITSELF: Final = re.compile(
+    r": the coordinator (aborted it after \d+ s \(|does not know this id any more;)"
+)
 
 
 class Cause(Enum):
@@ -114,6 +117,14 @@ def is_taken_over(error: BaseException) -> bool:
     # The errors have the cause of a loss in their text alone. A likely cause has other words, and
     # so has a request of the producer's own that may have come late.
     return _TAKEN_OVER.search(str(error)) is not None
+
+
+def may_be_taken_over(error: BaseException) -> bool:
+    """Return whether a newer producer may have the id of a producer with this error.
+
+    It is not so after the coordinator's time-out, nor if the coordinator has forgotten the id.
+    """
+    return sign_of_loss(error) is not None and _BY_ITSELF.search(str(error)) is None
 
 
 def sign_of_loss(error: BaseException | None) -> KafkaError | None:
