@@ -19,7 +19,7 @@ from tests.core.sharing import (
 from tests.harness import TP0, TP1
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
-from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.errors import IllegalStateError, KafkaError, TransactionAbortableError
 from txnproducer.records import OffsetAndMetadata
 
 
@@ -110,6 +110,23 @@ def test_nothing_is_handed_over_with_records_on_their_way(version):
     opener.send("topic", b"1")
     with pytest.raises(IllegalStateError, match=r"flush\(\) first"):
         opener.core.begin_lease(0)
+
+
+@VERSIONS
+def test_offsets_of_which_an_answer_was_lost_can_only_be_aborted(version):
+    cluster = make_cluster(version)
+    opener = started(cluster)
+    offsets = {TP0: OffsetAndMetadata(3)}
+    opener.begin()
+    opener.lost.append(ApiKey.TXN_OFFSET_COMMIT)
+    opener.complete(opener.core.send_offsets_to_transaction(offsets, GROUP_OF_NOBODY))
+    with pytest.raises(TransactionAbortableError, match="an answer was lost"):
+        opener.core.begin_lease(0)
+    opener.end(is_commit=False)
+    opener.begin()
+    opener.complete(opener.core.send_offsets_to_transaction(offsets, GROUP_OF_NOBODY))
+    resumed(cluster, lease_of(opener, 0)).end(is_commit=True)
+    assert is_all_decided(cluster)
 
 
 @VERSIONS

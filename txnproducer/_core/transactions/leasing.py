@@ -24,6 +24,7 @@ from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import (
     ClaimRefusedError,
     IllegalStateError,
+    TransactionAbortableError,
     TransactionAbortedError,
     UnsupportedVersionError,
 )
@@ -145,10 +146,16 @@ class TransactionLeasing:
                 " transaction into which nothing is written yet; call it right after"
                 " begin_transaction()"
             )
-        if has_incomplete or not self._requests.is_idle or opened.has_lost_offsets:
+        if has_incomplete or not self._requests.is_idle:
             raise IllegalStateError(
-                f"{name}: lease(claims=0) while requests are on their way, or may be: flush()"
-                " first, or abort"
+                f"{name}: lease(claims=0) while requests are on their way: flush() first, or abort"
+            )
+        # Not the caller's mistake: an abort, and the same once more, may well succeed.
+        if opened.has_lost_offsets:
+            raise TransactionAbortableError(
+                f"{name}: lease(claims=0) after offsets of which an answer was lost: the request"
+                " may arrive late, over offsets of the process that goes on. Abort, and write it"
+                " again"
             )
         if not self._identity.can_handle_abortable_error:
             raise UnsupportedVersionError(
