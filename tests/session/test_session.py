@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from kafka import TopicPartition as KafkaPartition
+from kafka.errors import KafkaTimeoutError
 
 from tests.live_client import SHORT_MS, commits_sent
 from txnproducer._protocol.messages import ApiKey
@@ -18,7 +20,7 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.session import Batch, Record, TransactSession
-from txnproducer.session.kafka_python import KafkaPythonConsumer
+from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
 
 INPUT = TopicPartition("in", 0)
 METADATA = ConsumerGroupMetadata("group", 3, "member")
@@ -36,6 +38,7 @@ class Consumer:
         self.log: list[Any] = []
         self.on_loss: Any = None
         self.loses_in_poll = False
+        self.metadata = METADATA
 
     def check(self):
         self.log.append("check")
@@ -53,7 +56,7 @@ class Consumer:
         return found
 
     def group_metadata(self):
-        return METADATA
+        return self.metadata
 
     def seek(self, offsets):
         self.log.append(("seek", offsets))
@@ -62,6 +65,7 @@ class Consumer:
     def rewind(self, first):
         self.log.append("rewind")
         self.position = self.committed
+        return True
 
     def close(self):
         self.log.append("close")
@@ -72,9 +76,18 @@ def consumer():
     return Consumer()
 
 
+def joined(consumer, producer, **settings):
+    """Return a session that has joined its group, which takes two polls."""
+    session = TransactSession(consumer, producer, ["in"], **settings)
+    assert len(session.poll(max_records=1)) == 0
+    assert session._goes_back()
+    consumer.log.clear()
+    return session
+
+
 @pytest.fixture
 def session(consumer, ready):
-    return TransactSession(consumer, ready, ["in"])
+    return joined(consumer, ready)
 
 
 def offsets_sent(client):
@@ -118,8 +131,8 @@ def test_an_exception_aborts_and_the_batch_is_read_again(session, consumer, clie
     with pytest.raises(ZeroDivisionError), block as transaction:
         copy(batch[0], transaction) or batch[1 // 0]
     assert block.outcome == "aborted"
-    assert consumer.log[-1] == ("seek", {INPUT: 0})
     assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+    assert consumer.log[-1] == ("seek", {INPUT: 0})
     assert commits_sent(client) == [False]
 
 
@@ -134,6 +147,7 @@ def test_lost_partitions_abort_without_an_exception(session, consumer, client, w
         if when == "in the block":
             consumer.on_loss()
     assert block.outcome == "aborted"
+    session.poll()
     assert consumer.log[-1] == "rewind", "another consumer may have gone on"
     assert commits_sent(client) == [False]
     assert offsets_sent(client) == []
@@ -142,11 +156,74 @@ def test_lost_partitions_abort_without_an_exception(session, consumer, client, w
 def test_records_of_partitions_that_were_lost_in_the_poll_are_not_handed_out(session, consumer):
     consumer.loses_in_poll = True
     assert len(session.poll(max_records=4)) == 0
+    assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
     assert consumer.log[-1] == "rewind"
+
+
+@pytest.mark.parametrize(
+    "identity", [("group", 4, "member"), ("group", 3, "another"), ("group", -1, "")]
+)
+def test_a_changed_identity_sets_all_positions_back_to_the_committed_ones(
+    session, consumer, identity
+):
+    consumer.metadata = ConsumerGroupMetadata(*identity)
+    consumer.committed = 2  # by another consumer, which had the partition meanwhile
+    assert len(session.poll(max_records=4)) == 0, "a commit could not be fenced"
+    consumer.metadata = ConsumerGroupMetadata("group", 5, "member")
+    assert len(session.poll(max_records=4)) == 0
+    assert [record.offset for record in session.poll(max_records=2)] == [2, 3]
+    assert consumer.log.count("rewind") >= 2
+
+
+@pytest.mark.parametrize(
+    "identity", [("group", -1, ""), ("group", 3, ""), ("group", -1, "member")]
+)
+def test_records_are_not_handed_out_while_the_consumer_is_outside_its_group(
+    session, consumer, identity
+):
+    consumer.metadata = ConsumerGroupMetadata(*identity)
+    assert [len(session.poll(max_records=4)) for _ in range(4)] == [0, 0, 0, 0]
+
+
+def test_a_way_back_that_fails_is_tried_again_before_the_next_poll(session, consumer):
+    consumer.on_loss()
+    consumer.loses_in_poll = True
+    session.poll(max_records=4)
+    usual, left = consumer.rewind, [2]
+
+    def rewind(first):
+        left[0] -= 1
+        if left[0] == 1:
+            raise ZeroDivisionError
+        return left[0] < 0 and usual(first)
+
+    consumer.rewind = rewind
+    with pytest.raises(ZeroDivisionError):
+        session.poll(max_records=4)
+    assert len(session.poll(max_records=4)) == 0, "the offsets are not known yet"
     assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
 
 
-@pytest.mark.parametrize("code", [22, 25, 82], ids=["generation", "member", "instance"])
+def test_a_static_member_that_is_fenced_ends_the_run(session, consumer, client):
+    client.prepare_txn_offset_commit(error_code=82)  # FENCED_INSTANCE_ID
+    with pytest.raises(KafkaError, match="instance"):
+        run_until(session, consumer, copy)
+
+
+def test_a_result_that_is_too_large_is_a_failure_of_its_record(consumer, make, client):
+    producer = make(max_request_size=1000)
+    producer.init_transactions()
+    session = joined(consumer, producer, max_failures=1, dead_letter_topic="topic")
+
+    def fn(record, transaction):
+        future = transaction.send("topic", bytes(2000) if record.offset == 1 else b"")
+        future.result(10)
+
+    run_until(session, consumer, fn)
+    assert [sent for sent in commits_sent(client) if sent] == [True] * 3
+
+
+@pytest.mark.parametrize("code", [22, 25], ids=["generation", "member"])
 def test_a_consumer_that_the_group_has_given_up_on_aborts_and_polls_on(
     session, consumer, client, code
 ):
@@ -163,7 +240,7 @@ def test_a_batch_that_is_left_out_is_noticed_at_the_next_poll(session):
     batch = session.poll(max_records=4)
     with pytest.raises(IllegalStateError, match="would be skipped"):
         session.poll()
-    with pytest.raises(IllegalStateError, match="not the batch of the last poll"):
+    with pytest.raises(IllegalStateError, match="not the open batch"):
         session.transaction(Batch(batch.records))
 
 
@@ -237,7 +314,7 @@ def test_a_record_that_always_fails_goes_to_the_dead_letter_topic_with_its_batch
     consumer, ready, client
 ):
     client.topics["dead"] = 1
-    session = TransactSession(consumer, ready, ["in"], max_failures=2, dead_letter_topic="dead")
+    session = joined(consumer, ready, max_failures=2, dead_letter_topic="dead")
     seen: list[int] = []
 
     def fn(record, transaction):
@@ -252,7 +329,7 @@ def test_a_record_that_always_fails_goes_to_the_dead_letter_topic_with_its_batch
 
 
 def test_without_a_dead_letter_topic_the_last_exception_is_raised(consumer, ready):
-    session = TransactSession(consumer, ready, ["in"], max_failures=2)
+    session = joined(consumer, ready, max_failures=2)
     calls: list[int] = []
 
     def fn(record, transaction):
@@ -262,6 +339,7 @@ def test_without_a_dead_letter_topic_the_last_exception_is_raised(consumer, read
     with pytest.raises(ValueError, match="of the record"):
         run_until(session, consumer, fn)
     assert calls == [0, 0]
+    assert session._goes_back()
     assert consumer.position == 0, "it would be read again"
 
 
@@ -294,10 +372,12 @@ def test_pauses_grow_while_a_failure_lasts(session, consumer, client):
 
 
 def test_a_consumer_that_would_lose_or_double_records_is_refused(ready):
-    good = {"isolation_level": "read_committed", "enable_auto_commit": False, "group_id": "g"}
+    good = {**REQUIRED, "group_id": "g"}
     for name, value in (
         ("isolation_level", "read_uncommitted"),
         ("enable_auto_commit", True),
+        ("auto_offset_reset", "latest"),
+        ("value_deserializer", bytes.decode),
         ("group_id", None),
     ):
         bad = SimpleNamespace(config={**good, name: value})
@@ -313,3 +393,45 @@ def test_a_closed_session_leaves_the_group_and_closes_the_producer(session, cons
     assert consumer.log[-1] == "close"
     with pytest.raises(KafkaError, match="closed"):
         ready.begin_transaction()
+
+
+class Library:
+    """kafka-python's consumer, as far as the way back needs it."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.sought: list[Any] = []
+
+    def assignment(self):
+        return set(self.answers)
+
+    def committed(self, partition, timeout_ms):
+        answers = self.answers[partition]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def seek(self, partition, offset):
+        self.sought.append((partition.partition, offset))
+
+
+def test_the_way_back_goes_to_committed_offsets_and_without_one_to_the_first_of_the_batch():
+    library = Library(
+        {
+            KafkaPartition("in", 0): [7],
+            KafkaPartition("in", 1): [4, 9],  # the first answer is from before the rebalance
+            KafkaPartition("in", 2): [None],
+            KafkaPartition("in", 3): [None],
+        }
+    )
+    assert KafkaPythonConsumer(library).rewind({TopicPartition("in", 2): 5, INPUT: 1})
+    assert sorted(library.sought) == [(0, 7), (1, 9), (2, 5)]
+
+
+def test_no_position_is_changed_while_committed_offsets_are_not_known():
+    library = Library(
+        {KafkaPartition("in", 0): [7], KafkaPartition("in", 1): [KafkaTimeoutError()]}
+    )
+    assert not KafkaPythonConsumer(library).rewind({})
+    assert library.sought == []

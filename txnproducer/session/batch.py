@@ -108,11 +108,14 @@ class SessionConsumer(Protocol):
         """Read on from these offsets, in partitions that it still has."""
         ...
 
-    def rewind(self, first: Mapping[TopicPartition, int]) -> None:
+    def rewind(self, first: Mapping[TopicPartition, int]) -> bool:
         """Read on from the committed offsets, in all partitions that it has.
 
         Args:
             first: where to read on in partitions without a committed offset.
+
+        Returns:
+            False if the offsets are not known yet, and no position was changed.
         """
         ...
 

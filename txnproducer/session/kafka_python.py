@@ -1,17 +1,22 @@
 """kafka-python's consumer in a session.
 
 Owns: its settings, its records, its listener of rebalances. Must not know: transactions.
-Rule: with `read_committed` it asks for stable offsets (KIP-447), so that offsets of a transaction
-that is being committed are not taken for old ones.
+Rules:
+* With `read_committed` it asks for stable offsets (KIP-447), so that offsets of a transaction that
+  is being committed are not taken for old ones.
+* It keeps the position of a partition that it has before and after a rebalance, also if another
+  consumer had the partition meanwhile. So the session sets it back whenever its identity changes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.records import TopicPartition
@@ -19,7 +24,18 @@ from txnproducer.session.batch import Record
 
 __all__ = ["KafkaPythonConsumer"]
 
-REQUIRED = {"isolation_level": "read_committed", "enable_auto_commit": False}
+_LOG = logging.getLogger(__name__)
+
+# With "latest" the records that a consumer has read before its first commit would be left out
+# after a rebalance. The function decodes: a record that cannot be decoded would never reach it.
+REQUIRED = {
+    "isolation_level": "read_committed",
+    "enable_auto_commit": False,
+    "auto_offset_reset": "earliest",
+    "key_deserializer": None,
+    "value_deserializer": None,
+}
+_COMMITTED_S = 5.0
 
 
 class KafkaPythonConsumer:
@@ -39,8 +55,7 @@ class KafkaPythonConsumer:
             if config[name] != wanted:
                 raise InvalidConfigurationError(
                     f"{name}={config[name]!r}: a session needs a consumer with {name}={wanted!r}."
-                    " Otherwise it would read records of aborted transactions, or commit offsets"
-                    " without their results"
+                    " Otherwise records could be lost or doubled (see the page on sessions)"
                 )
         if not config["group_id"]:
             raise InvalidConfigurationError(
@@ -80,15 +95,29 @@ class KafkaPythonConsumer:
             if partition in assigned:
                 self._consumer.seek(partition, offset)
 
-    def rewind(self, first: Mapping[TopicPartition, int]) -> None:
+    def rewind(self, first: Mapping[TopicPartition, int]) -> bool:
         """See `SessionConsumer`."""
-        for partition in self._consumer.assignment():
-            place = TopicPartition(partition.topic, partition.partition)
-            offset = self._consumer.committed(partition)
-            if offset is None:
-                offset = first.get(place)
-            if offset is not None:
-                self._consumer.seek(partition, offset)
+        offsets: dict[KafkaPartition, int] = {}
+        try:
+            for partition in self._consumer.assignment():
+                # Twice: the consumer may hand out an answer from before the last rebalance once.
+                self._committed(partition)
+                offset = self._committed(partition)
+                if offset is None:
+                    offset = first.get(TopicPartition(partition.topic, partition.partition))
+                if offset is not None:
+                    offsets[partition] = offset
+        except (KafkaTimeoutError, KafkaConnectionError) as error:
+            _LOG.info("the committed offsets are not known yet: %s", error)
+            return False
+        for partition, offset in offsets.items():
+            self._consumer.seek(partition, offset)
+        return True
+
+    def _committed(self, partition: KafkaPartition) -> int | None:
+        offset: int | None
+        offset = self._consumer.committed(partition, timeout_ms=round(_COMMITTED_S * 1000))
+        return offset
 
     def close(self) -> None:
         """See `SessionConsumer`."""

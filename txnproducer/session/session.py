@@ -1,18 +1,20 @@
 """A session that consumes, transforms and produces, exactly once.
 
-Owns: the order of polls and transactions, the offsets of each batch, the way back after an abort,
-records that fail again and again. Must not know: how a consumer's library names things
-(`kafka_python`), which failure is repeated (`transaction_runs`).
+Owns: the order of polls and transactions, the way back after an abort, records that fail again and
+again. Must not know: how a consumer's library names things (`kafka_python`), the end of a batch's
+transaction (`block`), which failure is repeated (`transaction_runs`).
 Rules:
 * A batch is committed or given back before the next poll. So the position after an abort is the
   first record of the batch, unless partitions were lost meanwhile: then it is the committed one.
 * The identity in the group is that of the poll. A consumer that the group has given up on, and
   that has joined again since, must not commit the offsets of before (KIP-447).
-* The loss of any partition between poll and commit aborts: another consumer may have the records.
+* A change of the identity sets all positions back to the committed offsets. A consumer may not
+  have noticed that another one had its partitions meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -23,37 +25,22 @@ from txnproducer._protocol.backoff import doubled
 from txnproducer._shell.runs_in_threads import run_once
 from txnproducer._shell.transaction_runs import Bounds, Run
 from txnproducer.errors import (
-    CommitFailedError,
     FencedInstanceIdError,
-    IllegalGenerationError,
     IllegalStateError,
     KafkaError,
-    RebalanceInProgressError,
-    UnknownMemberIdError,
 )
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import TopicPartition
 from txnproducer.session.batch import Batch, Record, SessionConsumer
+from txnproducer.session.block import SessionBlock
 from txnproducer.transaction import Transaction
 
 __all__ = ["TransactSession"]
 
 _LOG = logging.getLogger(__name__)
-# The group has given up on this consumer, which joins again by its next poll.
-_OF_THE_GROUP = (
-    CommitFailedError,
-    FencedInstanceIdError,
-    IllegalGenerationError,
-    RebalanceInProgressError,
-    UnknownMemberIdError,
-)
 _POLL_S = 1.0
 _FIRST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 5_000
-
-
-class _LostPartitionsError(Exception):
-    """Leaves the block of a batch of which partitions were lost, and so aborts it."""
 
 
 class _PoisonError(Exception):
@@ -106,6 +93,10 @@ class TransactSession:
         self._number = 0
         self._guard = threading.Lock()
         self._open: Batch | None = None
+        # The generation and the member of the last poll.
+        self._identity: tuple[int, str] | None = None
+        # Where the next poll has to read first, and whether no partition was lost since.
+        self._back: tuple[dict[TopicPartition, int], bool] | None = None
         # Of records that have failed: how often, and the last exception.
         self._failures: dict[tuple[TopicPartition, int], tuple[int, Exception]] = {}
         consumer.subscribe(topics, self._note_loss)
@@ -130,8 +121,7 @@ class TransactSession:
             group_id: the consumer group.
             transactional_id: of this process alone; see the page "Which transactional id".
             bootstrap_servers: of both.
-            consumer_settings: for `KafkaConsumer`. `isolation_level` and `enable_auto_commit` are
-                set.
+            consumer_settings: for `KafkaConsumer`. Those that a session needs are set.
             producer_settings: for `TransactionalProducer`.
             max_failures: see the class.
             dead_letter_topic: likewise.
@@ -140,25 +130,27 @@ class TransactSession:
 
         from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
 
-        settings = {"auto_offset_reset": "earliest", **(consumer_settings or {}), **REQUIRED}
-        producer = TransactionalProducer(
-            bootstrap_servers, transactional_id, **(producer_settings or {})
-        )
-        try:
+        with contextlib.ExitStack() as stack:
+            producer = TransactionalProducer(
+                bootstrap_servers, transactional_id, **(producer_settings or {})
+            )
+            stack.callback(producer.close, 0)
             producer.init_transactions()
             consumer = KafkaConsumer(
-                bootstrap_servers=bootstrap_servers, group_id=group_id, **settings
+                bootstrap_servers=bootstrap_servers,
+                group_id=group_id,
+                **{**REQUIRED, **(consumer_settings or {})},
             )
-        except BaseException:
-            producer.close(0)
-            raise
-        return cls(
-            KafkaPythonConsumer(consumer),
-            producer,
-            topics,
-            max_failures=max_failures,
-            dead_letter_topic=dead_letter_topic,
-        )
+            stack.callback(consumer.close, autocommit=False)
+            session = cls(
+                KafkaPythonConsumer(consumer),
+                producer,
+                topics,
+                max_failures=max_failures,
+                dead_letter_topic=dead_letter_topic,
+            )
+            stack.pop_all()  # from here on the session closes both
+        return session
 
     def _note_loss(self) -> None:
         with self._guard:
@@ -183,17 +175,38 @@ class TransactSession:
                 f"the batch before, of {len(self._open)} records, was not processed: put it into"
                 " `with session.transaction(batch):`, or its records would be skipped"
             )
+        if not self._goes_back():
+            return Batch(())
         number = self._number
         records = self._consumer.poll(timeout, max_records)
         batch = Batch(records, self._consumer.group_metadata(), number)
-        if not records:
-            return batch
-        # Last: partitions may be lost on another thread while the calls above return.
-        if number != self._number:
-            self._consumer.rewind(batch.first_offsets)
+        # The number last: partitions may be lost while the calls above return.
+        if not self._is_known_member(batch.group_metadata) or number != self._number:
+            # The position may be older than another consumer's commit, so it is looked up again.
+            self._back = batch.first_offsets, False
             return Batch(())
-        self._open = batch
+        self._open = batch if records else None
         return batch
+
+    def _is_known_member(self, metadata: Any) -> bool:
+        """Return whether the identity in the group is a full one, and that of the poll before."""
+        identity = metadata.generation_id, metadata.member_id
+        is_known = identity == self._identity
+        # Without a generation the coordinator could not fence the commit.
+        self._identity = identity if identity[0] >= 0 and identity[1] else None
+        return is_known and self._identity is not None
+
+    def _goes_back(self) -> bool:
+        """Go back to where the next poll has to read. Return whether that is done."""
+        if self._back is None:
+            return True
+        offsets, is_current = self._back
+        if is_current:
+            self._consumer.seek(offsets)
+        elif not self._consumer.rewind(offsets):
+            return False
+        self._back = None  # only now: a way back that has failed is tried again
+        return True
 
     def transaction(self, batch: Batch) -> SessionBlock:
         """Return a transaction for a `with` block, which processes a batch.
@@ -210,8 +223,12 @@ class TransactSession:
             IllegalStateError: it is not the batch of the last poll.
         """
         if batch is not self._open:
-            raise IllegalStateError("this is not the batch of the last poll")
-        return SessionBlock(self, batch)
+            what = "an empty batch needs no transaction" if not batch else "poll again"
+            raise IllegalStateError(f"this is not the open batch of the last poll: {what}")
+        return self._block_of(batch)
+
+    def _block_of(self, batch: Batch) -> SessionBlock:
+        return SessionBlock(self._producer.transaction(), batch, self._is_current, self._settle)
 
     def _is_current(self, batch: Batch) -> bool:
         return batch.number == self._number
@@ -224,10 +241,9 @@ class TransactSession:
         if outcome == "committed":
             for record in batch:
                 self._failures.pop((record.topic_partition, record.offset), None)
-        elif self._is_current(batch):
-            self._consumer.seek(batch.first_offsets)
         else:
-            self._consumer.rewind(batch.first_offsets)
+            # By the next poll: an error here would hide the reason of the abort.
+            self._back = batch.first_offsets, self._is_current(batch)
 
     # --- many batches --------------------------------------------------------------------------
 
@@ -250,6 +266,7 @@ class TransactSession:
 
         Raises:
             KafkaError: the producer has failed, or a commit stays in doubt: make a new session.
+            kafka.errors.KafkaError: the consumer has failed, for instance at a login: likewise.
             Exception: of the function, without a dead-letter topic.
         """
         failed = 0
@@ -266,18 +283,22 @@ class TransactSession:
 
     def _process(self, batch: Batch, fn: Callable[[Record, Transaction], object]) -> bool:
         """Process a batch. Return whether it was committed; if not, it is read again."""
-        block = SessionBlock(self, batch)
+        block = self._block_of(batch)
         run: Run[SessionBlock, None] = Run(block, Bounds(), has_look=False)
         try:
             run_once(self._producer, lambda txn: self._transform(batch, fn, txn), run, str)
         except Exception as error:
             is_poison = isinstance(error, _PoisonError)
-            if not (run.may_run_again or is_poison):
+            cause = error.__cause__
+            # A result that brokers refuse for good would be refused again and again.
+            is_for_good = isinstance(cause, KafkaError) and cause.recovery == "fix"
+            # Another process has this one's place in the group, and keeps it.
+            is_for_good = is_for_good or isinstance(error, FencedInstanceIdError)
+            if not is_poison and (is_for_good or not run.may_run_again):
                 raise
-            cause = error.__cause__ if is_poison else error
             if is_poison and cause is not None and not self._may_be_read_again(error):
                 raise cause from None
-            _LOG.warning("%d records are read again: %r", len(batch), cause)
+            _LOG.warning("%d records are read again: %r", len(batch), cause or error)
         finally:
             self._settle(batch, block.outcome)
         return block.outcome == "committed"
@@ -293,9 +314,10 @@ class TransactSession:
                 continue
             try:
                 fn(record, transaction)
-            except KafkaError:
-                raise  # of the transaction, and not of the record
             except Exception as error:
+                # Another error of Kafka's is of the transaction, and not of the record.
+                if isinstance(error, KafkaError) and error.recovery != "fix":
+                    raise
                 self._failures[place] = count + 1, error
                 raise _PoisonError(place) from error
 
@@ -336,58 +358,3 @@ class TransactSession:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class SessionBlock:
-    """The transaction of one batch, as a `with` block.
-
-    Attributes:
-        outcome: see `Transaction`.
-    """
-
-    def __init__(self, session: TransactSession, batch: Batch) -> None:
-        self._session = session
-        self._batch = batch
-        self._block = session._producer.transaction()  # noqa: SLF001 - our own class
-
-    @property
-    def outcome(self) -> str:
-        """The outcome as far as it is known."""
-        return self._block.outcome
-
-    def __enter__(self) -> Transaction:
-        return self._block.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None:
-                self._commit()
-            else:
-                self._block.__exit__(kind, error, trace)
-        finally:
-            self._session._settle(self._batch, self.outcome)  # noqa: SLF001 - likewise
-
-    def _commit(self) -> None:
-        block, batch = self._block, self._batch
-        try:
-            if block.outcome == "open" and self._session._is_current(batch):  # noqa: SLF001
-                block.send_offsets(batch.next_offsets, batch.group_metadata)
-            elif block.outcome == "open":
-                raise _LostPartitionsError
-        except BaseException as error:
-            block.__exit__(type(error), error, error.__traceback__)
-            if not isinstance(error, (_LostPartitionsError, *_OF_THE_GROUP)):
-                raise
-            _LOG.info("the group has moved on: %d records are read again", len(batch))
-            return
-        try:
-            block.__exit__(None, None, None)
-        except _OF_THE_GROUP as error:
-            if block.outcome != "aborted":
-                raise
-            _LOG.info("the group has given up on this consumer: %s", error)
