@@ -266,8 +266,8 @@ class TransactSession:
 
         Raises:
             KafkaError: the producer has failed, or a commit stays in doubt: make a new session.
-            kafka.errors.KafkaError: the consumer has failed, for instance at a login: likewise.
-            Exception: of the function, without a dead-letter topic.
+            Exception: of the function, without a dead-letter topic; or of the consumer's library,
+                for instance at a login.
         """
         failed = 0
         while not stop.is_set():
