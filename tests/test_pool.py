@@ -109,7 +109,7 @@ def kafka():
 
 @pytest.fixture
 def in_memory(kafka, tmp_path, monkeypatch):
-    """Return a pool whose producers are those of an in-memory Kafka."""
+    """Return a pool with producers of an in-memory Kafka."""
     monkeypatch.setattr(transaction_runs, "_FIRST_WAIT_S", 0)
     settings = {**SETTINGS, "lock_folder": tmp_path, "transaction_timeout_ms": 100}
     with ProducerPool(kafka.listen(), "svc", worker=0, **settings) as pool:

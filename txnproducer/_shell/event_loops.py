@@ -1,4 +1,4 @@
-"""The event loops whose tasks wait for a producer, and how they are woken.
+"""The event loops with tasks that wait for a producer, and how they are woken.
 
 Why it exists: a task cannot sleep on a lock as a thread does, and to wake its loop costs a system
 call. So all tasks of a loop that can go on are woken by one call.

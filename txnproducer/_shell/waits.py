@@ -38,7 +38,7 @@ class Waits:
     Attributes:
         lock: guards the core; hold it around every call into it.
         platform: has the clock, the threads and the locks.
-        wakeups: wakes the event loops whose tasks wait.
+        wakeups: wakes the event loops with tasks that wait.
         done_callbacks: tells others of the ends of futures.
     """
 
@@ -61,7 +61,7 @@ class Waits:
         raise NotImplementedError
 
     def notify(self) -> None:
-        """Wake the waiting threads whose condition holds. Call with `lock` held."""
+        """Wake each waiting thread if its condition holds. Call with `lock` held."""
         is_any_abandoned = False
         for wait in self._waits:
             is_any_abandoned |= wait.is_abandoned

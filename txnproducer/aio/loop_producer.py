@@ -1,4 +1,4 @@
-"""The producer whose calls wait in a task of an event loop.
+"""A producer with calls that wait in a task of an event loop.
 
 Why it exists: the steps of each call stand in the producer for threads. Here they are taken once
 more, with waits that leave the event loop free.
@@ -52,7 +52,7 @@ class LaterSend:
 
 
 class LoopProducer(TransactionalProducer):
-    """A producer whose calls end in `_in_loop`, and are awaited."""
+    """A producer with calls that end in `_in_loop`, and are awaited."""
 
     _block_owner = staticmethod(calling_task)
     _owned = staticmethod(refusals.owned_by_task)

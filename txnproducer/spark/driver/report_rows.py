@@ -1,4 +1,4 @@
-"""The RDD whose tasks run a function over a classic frame's Arrow batches, and give reports.
+"""An RDD that runs a function over a classic frame's Arrow batches, and collects reports.
 
 Why it exists: Spark 3.5 tells `mapInArrow`'s function of a task that is killed that its rows are
 over, in the same words as at their true end (`ContextAwareIterator`, gone since 4.0). A task of
