@@ -14,7 +14,7 @@ import pytest
 from tests.spark.whole_batches import BATCH, ENTRY, FakeLedger, fake_batches, part
 from tests.spark.whole_batches import SETTINGS as OF_BATCHES
 from tests.spark.whole_batches import FakeProducer as OfBatches
-from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
+from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss, is_taken_over
 from txnproducer.errors import KafkaTimeoutError, ProducerFencedError
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark.driver import kept_producer, small_batches
@@ -24,7 +24,6 @@ from txnproducer.spark.driver.small_batches import DRIVER_ROWS, SmallBatches
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import StaleRunError, StoppedError
 from txnproducer.spark.ledger.entries import LedgerBatch
-from txnproducer.spark.ledger.lost_transactions import is_taken_over
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.reports import BatchReport

@@ -1,7 +1,8 @@
 """The cause of a whole batch's lost transaction. It timed out, or another driver took it.
 
 Owns: the question to the coordinator, and the text of the time-out. Must not know: the proof in an
-answer (`txnproducer._core.transactions.transaction_loss`), Spark, how rows are written.
+answer or an error (`txnproducer._core.transactions.transaction_loss`), Spark, how rows are
+written.
 
 Rule: if the answer is not certain, no other driver was seen. The batch is then tried again, or has
 timed out.
@@ -10,10 +11,9 @@ timed out.
 from __future__ import annotations
 
 import logging
-import re
 from typing import Final
 
-from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
+from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss, is_taken_over
 from txnproducer.admin import describe_transaction
 from txnproducer.errors import KafkaError
 from txnproducer.lease import TransactionLease
@@ -22,7 +22,6 @@ from txnproducer.spark.ledger.store import Ledger
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
-_TAKEN_OVER: Final = re.compile(r": a newer producer of this id(, epoch \d+,)? has taken over \(")
 
 
 def is_another_driver_seen(
@@ -53,13 +52,6 @@ def is_another_driver_seen(
     loss = TransactionLoss(lease.producer, version, age_ms=None, timeout_ms=0, noticed_ms=0)
     loss.take(found)
     return loss.cause is Cause.TAKEN_OVER
-
-
-def is_taken_over(error: BaseException) -> bool:
-    """Return whether a producer's own error says for certain that a newer one has its id."""
-    # The producer's errors have the cause of a loss in their text alone. A likely cause has other
-    # words, and so has a request of its own that may have come late.
-    return _TAKEN_OVER.search(str(error)) is not None
 
 
 def timed_out(name: str, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:
