@@ -30,6 +30,7 @@ parts = {
         "services",
         "asyncio",
         "sessions",
+        "ledger",
         "transactions",
         "errors",
         "spark",

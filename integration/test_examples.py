@@ -40,6 +40,10 @@ SHOWS = {
         "read_committed sees:  ['alice -10', 'bob +10']",
         "read_uncommitted sees: ['alice -10', 'bob +10', 'alice -500']",
     ],
+    "file_import.py": [
+        "the import has failed 5 times",
+        "each line once, in its order: True",
+    ],
     "columns.py": [
         "committed 100005 records,",
         "read_committed sees 100005 records",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txnproducer.admin import TopicReplacedError, ask, delete_topic, read_log
-from txnproducer.spark.ledger.ledger_topic import SETTINGS
-from txnproducer.spark.ledger.topic_log import TopicLog
+from txnproducer.ledger.compacted_topic import SETTINGS
+from txnproducer.ledger.topic_log import TopicLog
 
 pytestmark = pytest.mark.integration
 

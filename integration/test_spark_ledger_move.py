@@ -8,6 +8,7 @@ from integration.spark_frames import expected, wait_for
 from integration.spark_kills import kill_at_step, start_at_each_step
 from txnproducer import admin
 from txnproducer.admin import committed_offsets, group_ids
+from txnproducer.ledger.topic_log import forget_logs
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.runs import Runs
@@ -18,7 +19,6 @@ from txnproducer.spark.ledger.producers import holding
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
-from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 SETTINGS = {"transaction.timeout.ms": "60000", "max.block.ms": "60000"}

@@ -11,9 +11,9 @@ from integration.readers import read_with_confluent
 from integration.spark_frames import expected, keyed, seen, wait_for
 from txnproducer import TransactionalProducer
 from txnproducer.admin import committed_offsets, group_ids, topic_settings
+from txnproducer.ledger.topic_log import forget_logs
 from txnproducer.spark import LedgerError, ReplayMismatchError, TornBatchError
 from txnproducer.spark.ledger.entries import LedgerBatch
-from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

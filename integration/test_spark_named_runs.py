@@ -9,9 +9,9 @@ import pytest
 
 from integration.spark_frames import expected, keyed, seen, wait_for
 from txnproducer.errors import InvalidConfigurationError
+from txnproducer.ledger.topic_log import forget_logs
 from txnproducer.spark import LedgerError, ReplayMismatchError
 from txnproducer.spark.ledger import named_runs
-from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 DAY_MS = 24 * 3600 * 1000

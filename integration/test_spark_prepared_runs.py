@@ -7,6 +7,7 @@ import pytest
 from integration.spark_frames import expected, keyed, keyless, seen, wait_for
 from integration.spark_kills import DeadDriverError, kill, others
 from txnproducer import TransactionalProducer
+from txnproducer.ledger.topic_log import forget_logs
 from txnproducer.spark import (
     PartialReplayError,
     ReplayMismatchError,
@@ -14,7 +15,6 @@ from txnproducer.spark import (
     TornBatchError,
 )
 from txnproducer.spark.driver.prepared_runs import PreparedRuns
-from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

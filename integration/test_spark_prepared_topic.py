@@ -9,8 +9,8 @@ import pytest
 from integration.readers import read_with_confluent
 from integration.spark_frames import expected, keyed, keyless, wait_for
 from integration.spark_kills import DeadDriverError, kill, kill_at_step, others, start_at_each_step
+from txnproducer.ledger.topic_log import forget_logs
 from txnproducer.spark import LedgerError
-from txnproducer.spark.ledger.topic_log import forget_logs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -14,11 +14,12 @@ from typing import Final
 
 from txnproducer import TransactionalProducer
 from txnproducer.admin import LogBatch, create_topic, read_log
+from txnproducer.ledger.compacted_topic import SETTINGS
+from txnproducer.ledger.topic_log import forget_logs
 from txnproducer.spark.ledger.entries import LedgerEntry
-from txnproducer.spark.ledger.ledger_topic import SETTINGS, check_ledger_topic
+from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
 from txnproducer.spark.ledger.named_runs import write_run
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
-from txnproducer.spark.ledger.topic_log import forget_logs
 from txnproducer.testing import EmbeddedKafka
 
 _TARGET_S = 2.0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from txnproducer.ledger.topic_log import LogState, Snapshot, Stored
 from txnproducer.records import OffsetAndMetadata
-from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored
 
 
 class Killed(BaseException):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.spark.fake_topic import FakeCluster
 from txnproducer.admin import LogRecord
+from txnproducer.ledger.topic_log import Stored
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, PartialReplayError, ReplayMismatchError, TornBatchError
 from txnproducer.spark.driver.kept_producer import KeptProducer
@@ -27,7 +28,6 @@ from txnproducer.spark.ledger.named_runs import read_run_parts, write_part, writ
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger, is_record_of_ledger
-from txnproducer.spark.ledger.topic_log import Stored
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.tasks.partition_transaction import BatchPlan
 

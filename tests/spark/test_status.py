@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from tests.spark.fake_topic import FakeCluster
 from txnproducer.admin import TopicAccess
 from txnproducer.cli import sink_status
+from txnproducer.ledger.topic_log import Stored
 from txnproducer.spark import status
 from txnproducer.spark.ledger import topic_ledger
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import RUN_PREFIX, TopicLedger
-from txnproducer.spark.ledger.topic_log import Stored
 from txnproducer.spark.status import MOST_RUNS, read_status
 
 ENTRY = LedgerEntry(0, "daily", 2, 5, "0" * 32, at_ms=1_000)

@@ -12,6 +12,8 @@ import pytest
 from tests.spark.fake_topic import FakeCluster, Killed
 from txnproducer.admin import LogBatch, LogRecord
 from txnproducer.errors import CorruptRecordError, TopicAuthorizationError
+from txnproducer.ledger import compacted_topic
+from txnproducer.ledger.topic_log import Stored
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, MissingRightError
 from txnproducer.spark.driver import parallel_calls, runs
@@ -26,7 +28,6 @@ from txnproducer.spark.ledger.move import mark_of, topic_of
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
-from txnproducer.spark.ledger.topic_log import Stored
 
 OLD = LedgerEntry(7, "q", 2, 5, "0" * 32, at_ms=1)
 NEW = LedgerEntry(8, "q", 2, 6, "1" * 32, at_ms=2)
@@ -215,11 +216,11 @@ def test_a_ledgers_topic_has_as_many_replicas_as_a_ledger_in_offsets(
         return {"__consumer_offsets": of_offsets}[topic]
 
     monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: None)
-    monkeypatch.setattr(ledger_topic, "replica_count", replicas)
-    monkeypatch.setattr(ledger_topic, "create_topic", lambda *args: asked.append(args))
+    monkeypatch.setattr(compacted_topic, "replica_count", replicas)
+    monkeypatch.setattr(compacted_topic, "create_topic", lambda *args: asked.append(args))
     monkeypatch.setattr(TopicLedger, "check_marks", lambda _: None)
     check_ledger_topic(ledger)
-    assert asked == [("nowhere:9092", "books", 1, made, ledger_topic.SETTINGS)]
+    assert asked == [("nowhere:9092", "books", 1, made, compacted_topic.SETTINGS)]
 
 
 @pytest.mark.parametrize("replicas", [3, None])
@@ -230,8 +231,8 @@ def test_the_command_for_a_topic_that_may_not_be_made_names_the_replicas(
         raise TopicAuthorizationError("no Create")
 
     monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: None)
-    monkeypatch.setattr(ledger_topic, "replica_count", lambda *_: replicas)
-    monkeypatch.setattr(ledger_topic, "create_topic", refuse)
+    monkeypatch.setattr(compacted_topic, "replica_count", lambda *_: replicas)
+    monkeypatch.setattr(compacted_topic, "create_topic", refuse)
     monkeypatch.setattr(TopicLedger, "check_marks", lambda _: None)
     with pytest.raises(MissingRightError, match="Way out: kafka-topics") as found:
         check_ledger_topic(ledger)

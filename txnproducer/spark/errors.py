@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txnproducer.errors import AuthorizationError, KafkaError, Recovery
+from txnproducer.ledger.errors import LedgerError as AnyLedgerError
 
 
 # A refusal is no passing failure: the same call again finds the same ledger and the same settings.
@@ -27,7 +28,7 @@ class MissingRightError(SinkError, AuthorizationError):
     """A right that the sink needs is missing. The text names it, and the way out."""
 
 
-class LedgerError(SinkError):
+class LedgerError(SinkError, AnyLedgerError):
     """The ledger does not fit the batch. It is missing, another query's, or ahead of it."""
 
 

@@ -25,6 +25,7 @@ from txnproducer._shell import base_producer, live_producers, refusals
 from txnproducer._wire.platform import Platform
 from txnproducer.admin import LogBatch, LogRecord, ReadTo
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
+from txnproducer.ledger import topic_log
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 from txnproducer.spark.driver import (
     parallel_calls,
@@ -40,7 +41,6 @@ from txnproducer.spark.ledger import (
     rights,
     store,
     topic_ledger,
-    topic_log,
 )
 from txnproducer.spark.tasks import participant, task_rows
 
@@ -190,10 +190,11 @@ def read_log(
     return ReadTo(log.log_end_offset, None)
 
 
-def log_of(servers: str, topic: str) -> topic_log.TopicLog:
+def log_of(servers: str, topic: str, refusal: topic_log.Refusal) -> topic_log.TopicLog:
     """Return the reader of the process that asks. See `topic_log.log_of`."""
     world = present()
-    return world.logs.setdefault(world.baton.process, topic_log.TopicLog(servers, topic))
+    log = topic_log.TopicLog(servers, topic, refusal)
+    return world.logs.setdefault(world.baton.process, log)
 
 
 def group_operations(servers: str, groups: Iterable[str], **others: object) -> Mapping[str, None]:
@@ -206,20 +207,20 @@ def group_operations(servers: str, groups: Iterable[str], **others: object) -> M
 # --- the replacement ----------------------------------------------------------------------------
 
 _WITH_CLOCK = tuple(
-    f"txnproducer.spark.{name}"
+    f"txnproducer.{name}"
     for name in (
-        "driver.runs",
-        "driver.prepared_runs",
-        "driver.prepared_batch",
-        "driver.partition_batch",
-        "driver.batch_retries",
-        "driver.replay",
-        "driver.small_batches",
-        "ledger.store",
-        "ledger.take_over",
         "ledger.topic_log",
-        "ledger.named_runs",
-        "tasks.task_rows",
+        "spark.driver.runs",
+        "spark.driver.prepared_runs",
+        "spark.driver.prepared_batch",
+        "spark.driver.partition_batch",
+        "spark.driver.batch_retries",
+        "spark.driver.replay",
+        "spark.driver.small_batches",
+        "spark.ledger.store",
+        "spark.ledger.take_over",
+        "spark.ledger.named_runs",
+        "spark.tasks.task_rows",
     )
 )
 

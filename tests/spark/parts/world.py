@@ -25,9 +25,9 @@ from txnproducer._protocol.messages import (
     Request,
     Response,
 )
+from txnproducer.ledger.topic_log import TopicLog
 from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.world.trace import show_message
-from txnproducer.spark.ledger.topic_log import TopicLog
 
 # As long as a batch takes at most from its leases to its decision.
 _MINUTES_S = 300

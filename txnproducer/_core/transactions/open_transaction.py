@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._core.transactions.end_txn import EndTxnHandler
 from txnproducer._core.transactions.handler import Offsets
 from txnproducer._protocol.messages import BrokerNode
@@ -33,6 +34,7 @@ class OpenTransaction:
         started_ms: when the coordinator's time-out began to run; None before.
         record_count: how many records are acknowledged.
         cause: the latest error.
+        outcome: how it ended; None before. It stays, whatever is begun later.
     """
 
     new_partitions: set[TopicPartition] = field(default_factory=set)
@@ -45,9 +47,15 @@ class OpenTransaction:
     started_ms: int | None = None
     record_count: int = 0
     cause: KafkaError | None = None
+    outcome: ResolvedOutcome | None = None
     _lost_offsets: dict[tuple[str, TopicPartition], set[OffsetAndMetadata]] = field(
         default_factory=dict
     )
+
+    def end(self, outcome: ResolvedOutcome) -> OpenTransaction:
+        """Note the outcome, and return the account of the next transaction."""
+        self.outcome = outcome
+        return OpenTransaction()
 
     @property
     def has_partitions_to_add(self) -> bool:

@@ -223,7 +223,7 @@ class TransactionProgress:
         identity.begin_next()
         # Partitions, doubts, lost offsets and EndTxn: all of it belongs to the transaction that
         # has ended.
-        self.open = OpenTransaction()
+        self.open = self.open.end(outcome)
         if not must_bump:
             # Last: the caller may begin the next transaction as soon as it sees the end.
             on_end()

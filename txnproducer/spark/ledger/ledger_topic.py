@@ -1,6 +1,6 @@
 """The topic of a ledger: it is made if it is not there, and refused if it would lose entries.
 
-Owns: the topic's settings, the checks, their texts. Must not know: the entries.
+Owns: the checks, their texts. Must not know: the entries, the topic's settings.
 
 Rules:
 * A topic of one partition that is compacted and nothing else. Any other policy would delete
@@ -13,35 +13,16 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
-from txnproducer.admin import (
-    GROUP_TOPIC,
-    LogBatch,
-    create_topic,
-    partition_count,
-    read_log,
-    replica_count,
-    topic_settings,
-)
+from txnproducer.admin import LogBatch, partition_count, read_log
 from txnproducer.errors import AuthorizationError, TopicAuthorizationError, TopicExistsError
+from txnproducer.ledger import compacted_topic
+from txnproducer.ledger.topic_log import readable
 from txnproducer.spark.errors import LedgerError, MissingRightError
 from txnproducer.spark.ledger.move import default_topic, moved
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.ledger.topic_ledger import TopicLedger, is_record_of_ledger
-from txnproducer.spark.ledger.topic_log import readable
-
-_LOG = logging.getLogger(__name__)
-SETTINGS: Final = {
-    "cleanup.policy": "compact",
-    # The newest segment is never compacted, and is read at each start. This is Kafka's minimum.
-    "segment.bytes": str(1024 * 1024),
-    "min.cleanable.dirty.ratio": "0.01",
-    # Of the markers of transactions that have no record left: without it they stay for a day, and
-    # are most of the log.
-    "delete.retention.ms": "60000",
-}
+from txnproducer.spark.ledger.topic_ledger import TopicLedger, is_record_of_ledger, unreadable
 
 
 def check_ledger_topic(ledger: Ledger) -> None:
@@ -100,7 +81,7 @@ def _holds_entries(ledger: Ledger, topic: str) -> bool:
 
     servers, security = ledger.bootstrap_servers, ledger.security
     try:
-        with readable():
+        with readable(unreadable):
             read_log(servers, topic, 0, stop_at_record, **security)
     except AuthorizationError:
         return True
@@ -110,50 +91,18 @@ def _holds_entries(ledger: Ledger, topic: str) -> bool:
 
 
 def _create(ledger: TopicLedger) -> None:
-    replicas = _replicas_of_offsets(ledger)
-    servers, security = ledger.bootstrap_servers, ledger.security
     try:
-        create_topic(servers, ledger.log, 1, replicas, SETTINGS, **security)
+        compacted_topic.create(ledger.bootstrap_servers, ledger.log, ledger.security)
     except TopicExistsError:
         # Another driver was quicker: it is looked at like any other.
         _check_policy(ledger)
     except AuthorizationError as error:
-        settings = " ".join(f"--config {name}={value}" for name, value in SETTINGS.items())
-        if replicas is not None:
-            settings = f"--replication-factor {replicas} {settings}"
-        raise MissingRightError(
-            f"the topic {ledger.log!r} of the ledger does not exist, and may not be created with "
-            "these rights. No row was written. Way out: kafka-topics.sh --bootstrap-server "
-            f"{ledger.bootstrap_servers} --create --topic {ledger.log} --partitions 1 {settings}"
-        ) from error
-    else:
-        number = "the cluster's default number of" if replicas is None else replicas
-        _LOG.info("the topic %s was created for the ledger, with %s replicas", ledger.log, number)
-
-
-def _replicas_of_offsets(ledger: TopicLedger) -> int | None:
-    """Return the number of replicas that a ledger in offsets has; None if it is not known.
-
-    The cluster's default for topics is often smaller, and Kafka's own is 1.
-    """
-    try:
-        return replica_count(ledger.bootstrap_servers, GROUP_TOPIC, **ledger.security)
-    except TopicAuthorizationError:
-        return None
+        raise MissingRightError(str(error)) from error
 
 
 def _check_policy(ledger: TopicLedger) -> None:
-    try:
-        found = topic_settings(ledger.bootstrap_servers, ledger.log, **ledger.security)
-    except AuthorizationError as error:
-        _LOG.warning(
-            "cannot ask for the settings of the topic %s: %s. It must have cleanup.policy=compact",
-            ledger.log,
-            error,
-        )
-        return
-    policy = found.get("cleanup.policy")
-    if policy != "compact":
+    policy = compacted_topic.losing_policy(ledger.bootstrap_servers, ledger.log, ledger.security)
+    if policy is not None:
         raise LedgerError(
             f"the topic {ledger.log!r} has cleanup.policy={policy}, so that entries of the ledger "
             "would be deleted, and batches be written twice. It needs cleanup.policy=compact. "

@@ -25,13 +25,13 @@ from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.admin import Asker, committed_offsets, group_ids
 from txnproducer.errors import IllegalStateError
 from txnproducer.lease import TransactionParticipant
+from txnproducer.ledger.topic_log import Snapshot
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.spark.ledger.decisions import Decision, parse_decision, pieces_of
 from txnproducer.spark.ledger.entries import Found, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
 from txnproducer.spark.ledger.move import refuse_moved
-from txnproducer.spark.ledger.topic_log import Snapshot
 
 # Of an entry that nothing changes. Much less than brokers keep offsets: seven days by default.
 REFRESH_AFTER_S: Final = 6 * 3600.0

@@ -29,6 +29,7 @@ from typing import Final, Self
 
 from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.admin import LogRecord
+from txnproducer.ledger.topic_log import LogState, Snapshot, Stored, TopicLog, log_of
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
@@ -43,7 +44,6 @@ from txnproducer.spark.ledger.entries import (
 )
 from txnproducer.spark.ledger.move import mark_of, refuse_moved, topic_of
 from txnproducer.spark.ledger.store import TIMEOUT_S, Ledger, LedgerView, ask_kept
-from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored, TopicLog, log_of
 
 # Goes up with a change that an older version must not ignore: that version refuses the record.
 _FORMAT: Final = 1
@@ -52,6 +52,13 @@ _MOVED: Final = "moved"
 _DECISION: Final = "decision"
 RUN_PREFIX: Final = "run:"
 PART_SUFFIX: Final = ".run"
+_UNREADABLE: Final = (
+    "The sink does not write without its ledger, and another attempt finds the same. Ways out: if "
+    "a broker's disk is damaged, let a whole replica become the leader; if another program writes "
+    "to the topic, stop it, since only this sink may. If the entry cannot be saved, delete the "
+    "topic: the sink makes it again, knows none of its batches, and asks for "
+    'on_missing_ledger="write" for one start, which writes the coming batch in any case'
+)
 
 
 @dataclass(frozen=True)
@@ -197,7 +204,7 @@ class TopicLedger(Ledger):
         )
 
     def _reader(self) -> TopicLog:
-        log = log_of(self.bootstrap_servers, self.log)
+        log = log_of(self.bootstrap_servers, self.log, unreadable)
         if self.known is not None:
             log.go_on_from(self.known)
         return log
@@ -324,6 +331,11 @@ class TopicLedger(Ledger):
     def knowing(self, known: Snapshot | None) -> Self:
         """See `Ledger`."""
         return replace(self, known=known)
+
+
+def unreadable(text: str) -> LedgerError:
+    """Return the error of a ledger with bytes that cannot be read."""
+    return LedgerError(f"{text}. {_UNREADABLE}")
 
 
 def is_record_of_ledger(record: LogRecord) -> bool:

@@ -29,13 +29,13 @@ from typing import Any
 
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.errors import KafkaError
+from txnproducer.ledger.topic_log import Snapshot
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.errors import BatchFailedError, SinkError
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.slots import Content, Slot, check_replay
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.ledger.topic_log import Snapshot
 from txnproducer.spark.reports import OnEvent, PartitionReport
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from txnproducer.admin import LogBatch, LogRecord, ReadTo, TopicReplacedError
 from txnproducer.errors import CorruptRecordError, DisconnectError, UnstableOffsetCommitError
-from txnproducer.spark.errors import LedgerError
-from txnproducer.spark.ledger import topic_log
-from txnproducer.spark.ledger.topic_log import LogState, Snapshot, Stored, TopicLog
+from txnproducer.ledger import topic_log
+from txnproducer.ledger.errors import LedgerError
+from txnproducer.ledger.topic_log import LogState, Snapshot, Stored, TopicLog
+from txnproducer.spark.ledger.topic_ledger import unreadable
 
 
 def rows(offset, producer, *pairs):
@@ -181,7 +182,7 @@ def test_a_task_goes_on_before_the_first_open_transaction():
 def log(monkeypatch):
     """Return a reader of a topic, and the batches of the topic. Its brokers have no ids."""
     batches: list[LogBatch] = []
-    return TopicLog("nowhere:9092", "t"), topic_of(batches, monkeypatch)
+    return TopicLog("nowhere:9092", "t", unreadable), topic_of(batches, monkeypatch)
 
 
 def topic_of(batches, monkeypatch):

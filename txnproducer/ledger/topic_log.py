@@ -1,7 +1,7 @@
 """The content of a ledger's topic, as far as this process has read it.
 
 Why it exists: the end of a topic that readers at read_committed see is the first open transaction,
-whoever has it. A sink's tasks write side by side, and one that was killed may leave its
+of any producer. A sink's tasks write side by side, and one that was killed may leave its
 transaction open for minutes. So the markers are read, as records are: they say of each key whether
 it is decided, as the coordinator of a group does of an offset.
 
@@ -24,40 +24,36 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from txnproducer.admin import Asker, LogBatch, TopicReplacedError, read_log, some
 from txnproducer.errors import (
     CorruptRecordError,
+    KafkaError,
     UnstableOffsetCommitError,
     UnsupportedCompressionTypeError,
 )
-from txnproducer.spark.errors import LedgerError
+from txnproducer.ledger.errors import LedgerError
 
 _LOG = logging.getLogger(__name__)
 # Markers take milliseconds.
 _POLL_S: Final = 0.02
 _OPEN_S: Final = 20.0
-WAYS_OUT: Final = (
-    "The sink does not write without its ledger, and another attempt finds the same. Ways out: if "
-    "a broker's disk is damaged, let a whole replica become the leader; if another program writes "
-    "to the topic, stop it, since only this sink may. If the entry cannot be saved, delete the "
-    "topic: the sink makes it again, knows none of its batches, and asks for "
-    'on_missing_ledger="write" for one start, which writes the coming batch in any case'
-)
+# Makes the error of a ledger that cannot be read, with the ways out that its owner has.
+Refusal: TypeAlias = Callable[[str], KafkaError]
 
 
 @contextmanager
-def readable() -> Iterator[None]:
+def readable(refusal: Refusal) -> Iterator[None]:
     """Turn the errors of bytes that cannot be read, in a block, into one of the ledger."""
     try:
         yield
     except (CorruptRecordError, UnsupportedCompressionTypeError) as error:
-        raise LedgerError(f"the ledger cannot be read: {error}. {WAYS_OUT}") from error
+        raise refusal(f"the ledger cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -178,11 +174,13 @@ class TopicLog:
     Args:
         bootstrap_servers: of the cluster.
         topic: of one partition.
+        refusal: makes the error of bytes that cannot be read.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, refusal: Refusal = LedgerError) -> None:
         self._servers = bootstrap_servers
         self._topic = topic
+        self._refusal = refusal
         self._lock = threading.Lock()
         self._state = LogState()
         self._read_at_s = -math.inf
@@ -215,12 +213,12 @@ class TopicLog:
 
         Raises:
             UnstableOffsetCommitError: a key stayed undecided for all of that time.
-            LedgerError: the log has bytes that cannot be read.
-            KafkaError: the cluster refused, or did not answer.
+            KafkaError: the cluster refused, or did not answer; or the log has bytes that cannot
+                be read, then it is the one that `refusal` makes.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
-            with self._lock, readable():
+            with self._lock, readable(self._refusal):
                 state = self._read(asker, security, timeout_s)
                 open_keys = state.undecided(keys) if waits_for_undecided else []
                 if not open_keys:
@@ -287,9 +285,9 @@ class TopicLog:
         """Return a snapshot of some keys, or of all, without a question to the cluster.
 
         Raises:
-            LedgerError: an entry that was read cannot be decoded.
+            KafkaError: an entry that was read cannot be decoded. `refusal` makes it.
         """
-        with self._lock, readable():
+        with self._lock, readable(self._refusal):
             return self._state.snapshot(keys)
 
 
@@ -297,12 +295,15 @@ _LOGS: dict[tuple[str, str], TopicLog] = {}
 _LOCK = threading.Lock()
 
 
-def log_of(bootstrap_servers: str, topic: str) -> TopicLog:
+def log_of(bootstrap_servers: str, topic: str, refusal: Refusal = LedgerError) -> TopicLog:
     """Return this process's reader of a topic."""
     with _LOCK:
         name = (bootstrap_servers, topic)
         # One for each process: a driver and its tasks ask again and again, and read only the tail.
-        return _LOGS.setdefault(name, TopicLog(bootstrap_servers, topic))
+        found = _LOGS.get(name)
+        if found is None:
+            found = _LOGS[name] = TopicLog(bootstrap_servers, topic, refusal)
+        return found
 
 
 def forget_logs() -> None:

@@ -1,0 +1,376 @@
+"""The ledger's rules, with the model broker. The two real places are tested on real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from txnproducer.errors import (
+    ApplicationRecoverableError,
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    KafkaError,
+)
+from txnproducer.ledger import Ledger, LedgerError, LedgerState
+from txnproducer.ledger import ledger as module
+from txnproducer.ledger.places import InOffsets, InTopic
+from txnproducer.records import TopicPartition
+from txnproducer.testing import InMemoryKafka
+
+PLACES = ("topic", "offsets")
+
+
+@pytest.fixture
+def kafka(monkeypatch):
+    """Return a cluster. The ledger's questions are answered from it, since it has no admin API."""
+    with InMemoryKafka(topics={"orders": 2}) as cluster:
+        cluster.create_topic("imports.ledger", 1, config={"cleanup.policy": "compact"})
+
+        def in_topic(self, *_):
+            found = [one for one in cluster.records(self._topic) if one.key == self._key.encode()]
+            return LedgerState.parse("the topic", found[-1].value or b"") if found else None
+
+        def in_offsets(self, *_):
+            one = cluster.committed(self._group).get(TopicPartition("orders", 0))
+            return one and LedgerState.parse("the group", one.metadata, one.offset)
+
+        for place, read in ((InTopic, in_topic), (InOffsets, in_offsets)):
+            monkeypatch.setattr(place, "read", read)
+            monkeypatch.setattr(place, "prepare", lambda *_: None)
+        yield cluster
+
+
+@pytest.fixture(params=PLACES)
+def ledger(request):
+    """Return a function that makes the ledger of a new start."""
+
+    def make(**options):
+        topic = "orders" if request.param == "offsets" else None
+        options.setdefault("on_missing", "begin")
+        return Ledger("imports", topic, ledger=request.param, **options)
+
+    return make
+
+
+@pytest.fixture
+def producer(kafka):
+    """Return a function that makes a producer of an id."""
+
+    def make(name="import-0", **settings):
+        return kafka.producer(transactional_id=name, **settings)
+
+    return make
+
+
+def advance(ledger, producer, position, after):
+    with producer.transaction():
+        producer.send("orders", json.dumps(position).encode())
+        ledger.advance(position, after=after)
+
+
+def test_a_position_is_committed_with_the_records_and_found_by_the_next_start(ledger, producer):
+    with producer() as first:
+        one = ledger()
+        assert one.take_over(first) is None
+        advance(one, first, {"offset": 10}, None)
+        advance(one, first, {"offset": 25}, {"offset": 10})
+        assert one.position == {"offset": 25}
+    with producer() as second:
+        assert ledger().take_over(second) == {"offset": 25}
+
+
+def test_an_abort_takes_an_advance_back(ledger, producer):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        advance(book, one, 1, None)
+        one.begin_transaction()
+        book.advance(2, after=1)
+        one.abort_transaction()
+        assert book.position == 1
+        # Also if another transaction, without an advance, has ended since.
+        with one.transaction():
+            one.send("orders", b"other")
+        advance(book, one, 3, 1)
+        with one.transaction():
+            one.send("orders", b"other")
+        assert book.position == 3
+        assert ledger_of_next_start(ledger, producer) == 3
+
+
+def ledger_of_next_start(ledger, producer):
+    with producer() as next_one:
+        return ledger().take_over(next_one)
+
+
+def test_a_wrong_predecessor_is_refused_and_the_transaction_goes_on(ledger, producer):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        advance(book, one, [1, "a"], None)
+        with one.transaction():
+            with pytest.raises(LedgerError, match=r'is at \[1,"a"\].*Way out: abort'):
+                book.advance([3, "a"], after=[2, "a"])
+            book.advance([2, "a"], after=(1, "a"))
+        assert book.position == [2, "a"]
+
+
+def test_a_transaction_advances_a_ledger_once(ledger, producer):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        with one.transaction():
+            book.advance(1, after=None)
+            with pytest.raises(IllegalStateError, match="once"):
+                book.advance(1, after=None)
+            with pytest.raises(IllegalStateError, match="once"):
+                book.advance(2, after=None)
+        assert book.position == 1
+
+
+def test_an_advance_outside_of_a_transaction_is_refused(ledger, producer):
+    with producer() as one:
+        book = ledger()
+        with pytest.raises(IllegalStateError, match="take_over"):
+            book.advance(1, after=None)
+        book.take_over(one)
+        with pytest.raises(IllegalStateError, match="no transaction is open"):
+            book.advance(1, after=None)
+        advance(book, one, 1, None)
+
+
+def test_a_ledger_takes_a_producer_that_is_not_initialized(ledger, kafka, producer):
+    with producer() as one:
+        one.init_transactions()
+        with pytest.raises(IllegalStateError, match="initializes the producer itself"):
+            ledger().take_over(one)
+    with kafka.producer() as idempotent:
+        with pytest.raises(IllegalStateError, match="transactional_id"):
+            ledger().take_over(idempotent)
+
+
+def test_an_asyncio_producer_is_refused(ledger, kafka):
+    async def take_over():
+        async with kafka.async_producer(transactional_id="import-0") as one:
+            with pytest.raises(IllegalStateError, match="event loop"):
+                ledger().take_over(one)
+
+    asyncio.run(take_over())
+
+
+def test_a_start_that_has_not_read_is_repeated_with_the_same_producer(
+    ledger, producer, monkeypatch
+):
+    with producer() as one:
+        book = ledger()
+        read = type(book._place).read
+        failures = [KafkaError("no answer")]
+
+        def fail_once(*args):
+            if failures:
+                raise failures.pop()
+            return read(*args)
+
+        monkeypatch.setattr(type(book._place), "read", fail_once)
+        with pytest.raises(KafkaError, match="no answer"):
+            book.take_over(one)
+        assert book.take_over(one) is None
+        advance(book, one, 1, None)
+        assert book.position == 1
+
+
+def test_a_replaced_program_cannot_advance_any_more(ledger, producer):
+    with producer() as old:
+        zombie = ledger()
+        zombie.take_over(old)
+        advance(zombie, old, 1, None)
+        with producer() as new:
+            book = ledger()
+            assert book.take_over(new) == 1
+            with pytest.raises(ApplicationRecoverableError, match="taken over"):
+                advance(zombie, old, 2, 1)
+            advance(book, new, 5, 1)
+        assert ledger_of_next_start(ledger, producer) == 5
+
+
+def test_another_transactional_id_is_refused(ledger, producer):
+    # Also before the first advance.
+    with producer("import-0") as one:
+        ledger().take_over(one)
+    with producer("import-1") as other:
+        with pytest.raises(LedgerError, match=r"belongs to the transactional id 'import-0'"):
+            ledger().take_over(other)
+
+
+def test_a_take_over_from_another_id_fences_it_and_reads_after_that(
+    ledger, producer, monkeypatch, kafka
+):
+    with producer("import-0") as one, producer("import-1") as other:
+        book = ledger()
+        book.take_over(one)
+        advance(book, one, 1, None)
+        taking = ledger(on_foreign="take_over")
+        read, reads = type(book._place).read, []
+
+        def read_and_advance(self, *args):
+            found = read(self, *args)
+            reads.append(found)
+            if len(reads) == 1:  # the other one is alive until it is fenced
+                advance(book, one, 2, 1)
+            return found
+
+        monkeypatch.setattr(type(book._place), "read", read_and_advance)
+        monkeypatch.setattr(
+            "txnproducer.ledger.ledger.TransactionalProducer.from_config",
+            lambda config: kafka.producer(transactional_id=config.transactional_id),
+        )
+        assert taking.take_over(other) == 2
+        with pytest.raises(ApplicationRecoverableError, match="taken over"):
+            advance(book, one, 3, 2)
+        advance(taking, other, 7, 2)
+    with producer("import-1") as other:
+        assert ledger().take_over(other) == 7
+    assert [found.position for found in reads[:2]] == [1, 2]
+
+
+def test_a_missing_entry_stops_a_ledger_with_that_option(ledger, producer):
+    with (
+        producer() as one,
+        pytest.raises(LedgerError, match='"begin" for one start'),
+    ):
+        ledger(on_missing="stop").take_over(one)
+
+
+def test_only_entries_in_offsets_stop_by_themselves_if_they_are_missing(kafka, producer):
+    with producer() as one, pytest.raises(LedgerError, match="expired"):
+        Ledger("imports", "orders", ledger="offsets").take_over(one)
+    with producer() as one:
+        assert Ledger("imports").take_over(one) is None
+
+
+def test_a_ledger_that_was_set_back_stops_the_program(ledger, producer, monkeypatch):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        advance(book, one, 1, None)
+        advance(book, one, 2, 1)
+        assert book.position == 2
+    for left in (None, LedgerState(1, 1, "import-0")):
+        monkeypatch.setattr(type(book._place), "read", lambda *_, left=left: left)
+        with producer() as next_one, pytest.raises(LedgerError, match="was set back"):
+            book.take_over(next_one)
+
+
+def test_an_old_entry_in_offsets_is_written_again_by_a_start(ledger, producer, monkeypatch):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        advance(book, one, 1, None)
+    read = type(book._place).read
+    monkeypatch.setattr(
+        type(book._place), "read", lambda *args: replace(read(*args), at_ms=1_000_000)
+    )
+    with producer() as one:
+        assert ledger().take_over(one) == 1
+    written = read(book._place)
+    assert (written.at_ms > 1_000_000, written.advances) == (True, 1)
+
+
+def test_an_advance_in_a_commit_in_doubt_needs_an_answer(ledger, producer, monkeypatch):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        outcomes = ["open"]
+        monkeypatch.setattr(module, "watch_outcome", lambda _: lambda: outcomes[-1])
+        advance(book, one, 1, None)
+        outcomes.append("unknown")
+        with pytest.raises(CommitOutcomeUnknownError, match="Way out: resolve_outcome"):
+            _ = book.position
+        outcomes.append("committed")  # as `resolve_outcome()` has found out
+        assert book.position == 1
+
+
+def test_an_interrupted_advance_may_go_on_and_otherwise_is_in_doubt(ledger, producer, monkeypatch):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        write = type(book._place).write
+        failures = [KeyboardInterrupt()]
+
+        def interrupted(self, *args):
+            if failures:
+                raise failures.pop()
+            write(self, *args)
+
+        monkeypatch.setattr(type(book._place), "write", interrupted)
+        with one.transaction():
+            with pytest.raises(KeyboardInterrupt):
+                book.advance(1, after=None)
+            with pytest.raises(IllegalStateError, match="once"):
+                book.advance(2, after=None)
+            book.advance(1, after=None)
+        assert book.position == 1
+        failures.append(KeyboardInterrupt())
+        with one.transaction():
+            one.send("orders", b"1")
+            with pytest.raises(KeyboardInterrupt):
+                book.advance(2, after=1)
+        with pytest.raises(CommitOutcomeUnknownError, match="interrupted"):
+            _ = book.position
+    with producer() as one:
+        assert book.take_over(one) == 1
+
+
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [(None, "None means"), (b"1", "no JSON"), (float("nan"), "no JSON"), ("ä" * 1750, "3500")],
+)
+def test_a_position_that_a_ledger_cannot_keep_is_refused(ledger, producer, position, text):
+    with producer() as one:
+        book = ledger()
+        book.take_over(one)
+        with one.transaction():
+            with pytest.raises(ValueError, match=text):
+                book.advance(position, after=None)
+            book.advance("ä" * 1749, after=None)
+        assert book.position == "ä" * 1749
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"name": "a b"}, "name="),
+        ({"name": ""}, "name="),
+        ({"name": "a", "ledger": "file"}, "ledger="),
+        ({"name": "a", "ledger": "offsets"}, "topic is needed"),
+        ({"name": "a", "on_missing": "write"}, "on_missing="),
+        ({"name": "a", "on_foreign": "ignore"}, "on_foreign="),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        Ledger(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"v":1}', "KeyError"),
+        ('{"v":2}', "format 2"),
+        ('{"v":1,"id":"a","at":1,"position":1,"number":"x"}', "ValueError"),
+        ("[" * 100_000, "RecursionError"),
+    ],
+)
+def test_an_entry_of_something_else_is_refused_with_its_place(text, cause):
+    with pytest.raises(LedgerError, match=f"^the place .*{cause}"):
+        LedgerState.parse("the place", text)
+
+
+def test_a_transactional_id_that_is_too_long_is_refused_before_it_is_stored():
+    with pytest.raises(LedgerError, match="transactional_id='xxx"):
+        LedgerState(1, 1, "x" * 4096).metadata()
