@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "partitions-kept-for-the-next-transaction",
         "_core/transactions/progress.py",
-        "        self.open = OpenTransaction()\n        if not must_bump",
+        "        self.open = self.open.end(outcome)\n        if not must_bump",
         "        self.open = OpenTransaction(partitions=self.open.partitions)\n        if not must_bump",
         "a partition that was added once is in every later transaction",
     ),
