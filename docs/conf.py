@@ -31,6 +31,7 @@ parts = {
         "asyncio",
         "sessions",
         "ledger",
+        "outbox",
         "transactions",
         "errors",
         "spark",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from integration.brokers import MODES, Mode
+from integration.postgres import postgres, why_no_postgres
 from integration.spark_frames import PARTITIONS
 from tests.ctrl_c import hear_ctrl_c
 from tests.turns import leave_out, leave_to_others, of_this_turn
@@ -112,6 +113,16 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 @pytest.fixture
 def transactional_id() -> str:
     return f"id-{os.getpid()}-{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL for SQLAlchemy. Its tables stay for the session's other tests."""
+    reason = why_no_postgres()
+    if reason is not None:
+        pytest.skip(reason)
+    with postgres() as url:
+        yield url
 
 
 # --- Spark ---------------------------------------------------------------------------------------

@@ -44,6 +44,11 @@ SHOWS = {
         "the import has failed 5 times",
         "each line once, in its order: True",
     ],
+    "outbox.py": [
+        "the old relay wakes up: replaced, it has sent nothing",
+        "180 orders are in the database, of 200 that were begun",
+        "each order has its event, once: True",
+    ],
     "columns.py": [
         "committed 100005 records,",
         "read_committed sees 100005 records",

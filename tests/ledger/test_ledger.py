@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.ledger.model_ledger import read_from
 from txnproducer.errors import (
     ApplicationRecoverableError,
     CommitOutcomeUnknownError,
@@ -16,8 +17,6 @@ from txnproducer.errors import (
 )
 from txnproducer.ledger import Ledger, LedgerError, LedgerState
 from txnproducer.ledger import ledger as module
-from txnproducer.ledger.places import InOffsets, InTopic
-from txnproducer.records import TopicPartition
 from txnproducer.testing import InMemoryKafka
 
 PLACES = ("topic", "offsets")
@@ -25,21 +24,9 @@ PLACES = ("topic", "offsets")
 
 @pytest.fixture
 def kafka(monkeypatch):
-    """Return a cluster. The ledger's questions are answered from it, since it has no admin API."""
     with InMemoryKafka(topics={"orders": 2}) as cluster:
         cluster.create_topic("imports.ledger", 1, config={"cleanup.policy": "compact"})
-
-        def in_topic(self, *_):
-            found = [one for one in cluster.records(self._topic) if one.key == self._key.encode()]
-            return LedgerState.parse("the topic", found[-1].value or b"") if found else None
-
-        def in_offsets(self, *_):
-            one = cluster.committed(self._group).get(TopicPartition("orders", 0))
-            return one and LedgerState.parse("the group", one.metadata, one.offset)
-
-        for place, read in ((InTopic, in_topic), (InOffsets, in_offsets)):
-            monkeypatch.setattr(place, "read", read)
-            monkeypatch.setattr(place, "prepare", lambda *_: None)
+        read_from(cluster, monkeypatch)
         yield cluster
 
 

@@ -85,6 +85,7 @@ class Subcommand:
 SUBCOMMANDS = {
     "broker": Subcommand("broker", "Run a real Apache Kafka, no Docker needed.", "testing"),
     "demo": Subcommand("demo", "Stream a data set through Spark exactly once.", "demo"),
+    "outbox": Subcommand("outbox", "Send the rows of a database table, each once.", "outbox"),
     "send": Subcommand("send", "Send lines or generated records in transactions."),
     "simulate": Subcommand("simulate", "Run the core under seeded faults, in virtual time."),
     "sink-status": Subcommand("sink_status", "Show what a Spark sink has committed.", "spark"),

@@ -1,0 +1,152 @@
+"""`txnproducer outbox`: makes the tables of an outbox, relays its rows, counts them.
+
+Owns: the options, the signals that end a relay. Must not know: how rows are sent.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.config import ProducerConfig
+from txnproducer.outbox import Outbox, OutboxRelay
+from txnproducer.outbox._sqlalchemy import sa
+from txnproducer.outbox.tables import SHARDS
+
+_DATABASE_VARIABLE = "TXNPRODUCER_DATABASE"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@click.group()
+def command() -> None:
+    """Send the rows of a database table to Kafka, each exactly once."""
+
+
+def _database_options(function: _F) -> _F:
+    for option in (
+        click.option("--name", default="txn_outbox", show_default=True, help="The table of rows."),
+        click.option(
+            "--database",
+            required=True,
+            envvar=_DATABASE_VARIABLE,
+            metavar="URL",
+            help="SQLAlchemy's URL, such as postgresql+psycopg://user@host/db; default"
+            f" ${_DATABASE_VARIABLE}, which keeps a password out of the list of processes.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _outbox(database: str, name: str) -> Outbox:
+    try:
+        return Outbox(sa.create_engine(database), name=name)
+    except (ValueError, sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
+        # The text of a wrong URL may show it, but its password only if it was no URL at all.
+        raise click.UsageError(f"--database, --name: {error}") from error
+
+
+@command.command("create-tables")
+@_database_options
+def create_tables(database: str, name: str) -> None:
+    """Create the tables that are missing."""
+    with _told(database):
+        _outbox(database, name).create_tables()
+
+
+@command.command()
+@_database_options
+def status(database: str, name: str) -> None:
+    """Count the rows that wait or are dead."""
+    with _told(database):
+        outbox = _outbox(database, name)
+        outbox.check_tables()
+        found = outbox.backlog()
+    click.echo(f"waiting: {found['waiting']}, dead: {found['dead']}")
+
+
+@command.command()
+@_database_options
+@cluster_options
+@click.option("--relay-id", required=True, help="Of this process, and the same after a restart.")
+@click.option(
+    "--shards",
+    default=f"0-{SHARDS - 1}",
+    show_default=True,
+    metavar="FIRST-LAST",
+    help="The part of the keys that this process sends.",
+)
+@click.option("--batch-rows", default=500, show_default=True, type=click.IntRange(1))
+@click.option("--ledger-topic", default="outbox.ledger", show_default=True)
+@click.option(
+    "--on-set-back",
+    type=click.Choice(["stop", "send"]),
+    default="stop",
+    show_default=True,
+    help="If the database or the ledger was restored: stop, or send all rows that are there.",
+)
+@click.option("--once", is_flag=True, help="End when no row is left.")
+def run(
+    database: str,
+    name: str,
+    bootstrap_servers: str | None,
+    config_file: str | None,
+    pairs: tuple[str, ...],
+    secrets: tuple[str, ...],
+    relay_id: str,
+    shards: str,
+    batch_rows: int,
+    ledger_topic: str,
+    on_set_back: Any,
+    once: bool,
+) -> None:
+    """Send rows until SIGTERM or Ctrl-C."""
+    settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
+    try:
+        relay = OutboxRelay(
+            _outbox(database, name),
+            ProducerConfig.from_properties(settings),
+            relay_id=relay_id,
+            shards=_shards(shards),
+            batch_rows=batch_rows,
+            ledger_topic=ledger_topic,
+            on_set_back=on_set_back,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    with relay, _told(database):
+        if once:
+            rows = 0
+            while any(report := relay.run_once()):
+                rows += report.rows
+            click.echo(f"sent: {rows}")
+            return
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        relay.run(stop)
+
+
+def _shards(text: str) -> range:
+    if not re.fullmatch(r"[0-9]+(-[0-9]+)?", text):
+        raise click.UsageError(f"--shards {text!r}: give FIRST-LAST, such as 0-{SHARDS - 1}")
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+@contextmanager
+def _told(database: str) -> Iterator[None]:
+    """Turn an error of the database into one line."""
+    try:
+        yield
+    except sa.exc.SQLAlchemyError as error:
+        where = sa.make_url(database).render_as_string(hide_password=True)
+        cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        raise click.ClickException(f"the database {where}: {cause}") from error
