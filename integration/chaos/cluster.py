@@ -68,7 +68,7 @@ class LinkedKafka(EmbeddedKafka):
         try:
             self._watcher = Watcher()
             self._files = ClusterFiles(self._make_base(self._watcher))
-            layout = prepare(self._plan, self._files, tools)
+            layout = prepare(self._plan, self._files, tools, self._ports)
             self.links.start()
             self._redirect(layout.ports, self._files.properties)
             nodes = self._made_nodes = ClusterNodes(

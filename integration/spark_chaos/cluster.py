@@ -26,7 +26,8 @@ from typing import Self
 from integration.waiting import wait_until
 from txnproducer.testing._config import HOST
 from txnproducer.testing._java import find_java
-from txnproducer.testing._process import ManagedProcess, Watcher, free_ports, is_port_free
+from txnproducer.testing._ports import PortClaims, is_port_free
+from txnproducer.testing._process import ManagedProcess, Watcher
 
 ROOT = Path(__file__).resolve().parents[2]
 # Processes are killed and started all the time: the first compiler and the simplest collector.
@@ -60,6 +61,7 @@ class SparkCluster:
         self._watcher: Watcher | None = None
         self._master: ManagedProcess | None = None
         self._workers: list[ManagedProcess] = []
+        self._claims = PortClaims(HOST)
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -94,6 +96,7 @@ class SparkCluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._workers.clear()
+        self._claims.close()
         if self._watcher is not None:
             if not keeps_logs:
                 shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,7 +104,7 @@ class SparkCluster:
 
     def _start(self) -> None:
         self.log4j.write_text(_QUIET, "utf-8")
-        self._port, ui_port = free_ports(2, HOST)
+        self._port, ui_port = self._claims.choose(2)
         name = "org.apache.spark.deploy.master.Master"
         at = ["--host", HOST, "--port", str(self._port), "--webui-port", str(ui_port)]
         self._master = self._launch("master", name, at)

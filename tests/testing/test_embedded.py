@@ -18,10 +18,11 @@ from txnproducer.testing import (
     EmbeddedKafkaError,
     JarsUnavailableError,
     PortInUseError,
+    _ports,
     embedded,
 )
 from txnproducer.testing._java import Java
-from txnproducer.testing._process import free_ports
+from txnproducer.testing._ports import PortClaims
 from txnproducer.testing._tools import KafkaTools
 
 # A broker that listens on its PLAINTEXT port, and stands for the real one.
@@ -93,7 +94,8 @@ def test_a_port_that_is_taken_is_named_before_anything_is_started(tmp_path):
 
 
 def test_a_port_that_is_asked_for_is_that_of_the_first_listener():
-    port = free_ports(1, "127.0.0.1")[0]
+    with PortClaims("127.0.0.1") as claims:
+        [port] = claims.choose(1)
     with EmbeddedKafka(port=port) as kafka:
         assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
 
@@ -274,3 +276,18 @@ def test_java_gets_the_home_folder_since_it_ignores_home(monkeypatch, tmp_path):
 
     tools = _tools.KafkaTools("4.3.1", Java(Path("java"), 17), [Path("a.jar")])
     assert f"-Duser.home={tmp_path}" in tools.broker_command([], tmp_path / "conf")
+
+
+def test_another_cluster_does_not_get_the_port_of_a_stopped_node(monkeypatch):
+    with EmbeddedKafka() as kafka:
+        ports = kafka._nodes.layout.ports[0]
+        own = {ports.controller, *ports.listeners.values()}
+        # The ports of the one cluster, and as many more as the other one needs.
+        with PortClaims("127.0.0.1") as claims:
+            spare = claims.choose(2)
+        monkeypatch.setattr(_ports, "_PORT_RANGE", sorted([*own, *spare]))
+        kafka.kill_node(0)
+        with EmbeddedKafka() as other:
+            assert other.bootstrap_servers != kafka.bootstrap_servers
+            kafka.start_node(0)
+            assert other.is_node_running(0)

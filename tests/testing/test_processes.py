@@ -1,10 +1,9 @@
-"""Processes end with their owner in each case, and reported ports are free."""
+"""Processes end with their owner in each case."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -13,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from txnproducer.testing import BrokerStartError, PortInUseError, _process
+from txnproducer.testing import BrokerStartError, _process
 from txnproducer.testing._watcher import start_time
 
-HOST = "127.0.0.1"
 # Longer than any test: each ends only because a test ends it.
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -170,30 +168,6 @@ def test_a_killed_watcher_does_not_break_its_owner(tmp_path, watcher):
     watcher._process.wait()
     watcher.add(os.getpid())
     watcher.forget(os.getpid())
-
-
-def test_a_port_with_a_listener_is_not_free():
-    with socket.socket() as server:
-        server.bind((HOST, 0))
-        server.listen()
-        port = server.getsockname()[1]
-        assert not _process.is_port_free(port, HOST)
-    assert _process.is_port_free(port, HOST)
-
-
-def test_free_ports_are_distinct_and_outside_the_kernels_range_for_clients():
-    ports = _process.free_ports(20, HOST)
-    assert len(set(ports)) == 20
-    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert max(ports) < first
-
-
-def test_too_many_ports_are_refused(monkeypatch):
-    monkeypatch.setattr(_process, "_PORT_RANGE", range(20000, 20003))
-    monkeypatch.setattr(_process, "is_port_free", lambda port, host: port != 20001)
-    assert sorted(_process.free_ports(2, HOST)) == [20000, 20002]
-    with pytest.raises(PortInUseError, match="no 3 free ports"):
-        _process.free_ports(3, HOST)
 
 
 def test_a_tool_that_fails_says_its_last_lines_and_keeps_its_log(tmp_path):

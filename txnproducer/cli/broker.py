@@ -17,7 +17,7 @@ from txnproducer.cli._option_checks import not_empty
 from txnproducer.errors import TopicExistsError
 from txnproducer.testing import BrokerStartError, EmbeddedKafka
 from txnproducer.testing._config import HOST
-from txnproducer.testing._process import is_port_free
+from txnproducer.testing._ports import is_port_free
 from txnproducer.testing.embedded import DEFAULT_VERSION
 
 _USUAL_PORT = 9092

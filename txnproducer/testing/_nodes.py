@@ -14,8 +14,9 @@ from txnproducer.errors import KafkaTimeoutError
 
 from ._config import HOST, ClusterLayout, node_id
 from ._errors import BrokerStartError, EmbeddedKafkaError, PortInUseError
+from ._ports import is_port_free, wait_until_free
 from ._preparation import ClusterFiles
-from ._process import ManagedProcess, Watcher, is_port_free, wait_until_free
+from ._process import ManagedProcess, Watcher
 from ._tools import KafkaTools
 
 __all__ = ["STOP_SECONDS", "ClusterNodes"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ._config import HOST, ClusterLayout, NodePorts, server_properties, to_properties
 from ._errors import PortInUseError
-from ._process import free_ports, is_port_free
+from ._ports import PortClaims, is_port_free
 from ._tls import make_certificates
 from ._tools import KafkaTools
 
@@ -72,13 +72,16 @@ class ClusterPlan:
     port: int | None
 
 
-def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> ClusterLayout:
+def prepare(
+    plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools, claims: PortClaims
+) -> ClusterLayout:
     """Write all files that the nodes need to start.
 
     Args:
         plan: the description of the cluster.
         files: its folders; existing data is kept.
         tools: Kafka's programs.
+        claims: take the ports, for as long as the cluster is there.
 
     Returns:
         The layout of the cluster, with its ports.
@@ -91,7 +94,7 @@ def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> Cluste
     # For both names of this machine: a client refuses a certificate without the name that it uses.
     keys = make_certificates(files.conf, ("localhost", HOST)) if needs_tls else None
     layout = ClusterLayout(
-        ports=_choose_ports(plan),
+        ports=_choose_ports(plan, claims),
         settings=plan.settings,
         sasl_mechanisms=plan.sasl_mechanisms,
         users=plan.users,
@@ -106,7 +109,7 @@ def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> Cluste
     return layout
 
 
-def _choose_ports(plan: ClusterPlan) -> list[NodePorts]:
+def _choose_ports(plan: ClusterPlan, claims: PortClaims) -> list[NodePorts]:
     # A dict, which keeps the order: `bootstrap_servers` is of the first listener.
     names = list(dict.fromkeys([*plan.listeners, "PLAINTEXT"]))
     firsts: list[int] = []
@@ -118,7 +121,10 @@ def _choose_ports(plan: ClusterPlan) -> list[NodePorts]:
                 f"Port {taken[0]} on {HOST} is in use. Choose another one, or none: then free "
                 "ports are chosen."
             )
-    spare = iter(free_ports(plan.nodes * (len(names) + 1), HOST, besides=firsts))
+        for port in firsts:
+            # Not refused without a claim: a process that was forked earlier may still hold it.
+            claims.claim(port)
+    spare = iter(claims.choose(plan.nodes * (len(names) + 1)))
     nodes = []
     for index in range(plan.nodes):
         ports = {name: next(spare) for name in names}

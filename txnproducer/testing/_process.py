@@ -7,24 +7,17 @@ while it is our own unreaped child, so that no other process can be hit.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import _watcher
-from ._errors import BrokerStartError, PortInUseError
+from ._errors import BrokerStartError
 from ._polling import wait_until
 
-# Below the range from which the kernel takes the ports of outgoing connections. So no client can
-# take a stopped broker's port, and a client that keeps trying to reach that port cannot get the
-# same one for itself and connect to itself.
-_PORT_RANGE = range(20_000, 32_000)
 _DEATH_SECONDS = 10.0
 _LOOK_SECONDS = 0.001
 _LAST_LINES = 5
@@ -214,46 +207,3 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
         last = "\n".join(said[-_LAST_LINES:])
         raise BrokerStartError(f"{what} failed (its log: {log_path}):\n{last}")
     return output
-
-
-def free_ports(count: int, host: str, besides: Collection[int] = ()) -> list[int]:
-    """Return ports on which no process listens now, below the kernel's range for clients.
-
-    Args:
-        count: the number of ports.
-        host: the address to listen on.
-        besides: ports that are reserved already.
-
-    Raises:
-        PortInUseError: there are not enough free ports.
-    """
-    # In random order: two runs of tests at once would both find the same first ports free.
-    tries = random.sample(_PORT_RANGE, len(_PORT_RANGE))
-    free = (port for port in tries if port not in besides and is_port_free(port, host))
-    found = list(itertools.islice(free, count))
-    if len(found) < count:
-        raise PortInUseError(
-            f"Found no {count} free ports on {host} in {_PORT_RANGE.start}-{_PORT_RANGE.stop}."
-        )
-    return found
-
-
-def is_port_free(port: int, host: str) -> bool:
-    """Return whether a server could listen on the port now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Java does: a port in TIME_WAIT is free for a server.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def wait_until_free(port: int, host: str, timeout: float) -> bool:
-    """Wait until a port is free again after its broker was killed.
-
-    Returns:
-        False if it is still taken after `timeout` seconds.
-    """
-    return wait_until(lambda: is_port_free(port, host), timeout, 0.05)

@@ -35,6 +35,7 @@ from ._errors import EmbeddedKafkaError
 from ._jars import kafka_jars
 from ._java import find_java
 from ._nodes import STOP_SECONDS, ClusterNodes
+from ._ports import PortClaims
 from ._preparation import ClusterFiles, ClusterPlan, prepare
 from ._process import Watcher
 from ._tools import KafkaTools
@@ -117,6 +118,7 @@ class EmbeddedKafka(ClusterVerbs):
         self._startup_timeout = startup_timeout
         self._report = report or _to_stderr
         self._owner = os.getpid()
+        self._ports = PortClaims(HOST)
         self._watcher: Watcher | None = None
         self._files: ClusterFiles | None = None
         self._made_nodes: ClusterNodes | None = None
@@ -144,12 +146,11 @@ class EmbeddedKafka(ClusterVerbs):
         try:
             self._watcher = Watcher()
             self._files = ClusterFiles(self._make_base(self._watcher))
-            layout = prepare(self._plan, self._files, tools)
+            layout = prepare(self._plan, self._files, tools, self._ports)
             nodes = self._made_nodes = ClusterNodes(
                 layout, self._files, tools, self._watcher, self._jvm_options, self._startup_timeout
             )
-            # All before the first wait: of three controllers two are needed for any to become
-            # ready.
+            # All before the first wait: any of three controllers needs a second to become ready.
             for index in range(self.nodes):
                 nodes.launch(index)
             nodes.wait_until_ready(range(self.nodes))
@@ -187,6 +188,7 @@ class EmbeddedKafka(ClusterVerbs):
         if self._made_nodes is not None:
             self._made_nodes.end(in_order=self._data_dir is not None)
             self._made_nodes = None
+        self._ports.close()
         files, self._files = self._files, None
         if files is not None and self._data_dir is None:
             # Logs show why something failed; after Ctrl-C they are not needed.
@@ -329,8 +331,7 @@ class EmbeddedKafka(ClusterVerbs):
         Args:
             name: the topic.
             partitions: the number of partitions.
-            replication_factor: the number of replicas; None for one with one node and three with
-                three.
+            replication_factor: the number of replicas; None for as many as nodes, at most 3.
             config: settings of the topic, by Kafka's names.
             timeout: seconds.
 
@@ -359,8 +360,7 @@ class EmbeddedKafka(ClusterVerbs):
     def wait_in_sync(self, timeout: float = 60.0) -> None:
         """Wait until all nodes are there and every replica of every topic is in sync.
 
-        Between two kills, this keeps the second from removing the last replica that the first
-        left.
+        Between two kills, this keeps the second from removing the last replica.
 
         Raises:
             KafkaTimeoutError: not in time; the message names what is missing.

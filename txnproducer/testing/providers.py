@@ -24,7 +24,7 @@ from ._cluster_verbs import ClusterVerbs
 from ._config import HOST, as_text, replication, small_footprint
 from ._errors import EmbeddedKafkaError, JavaNotFoundError
 from ._memory_views import MemoryRecord, MemoryTransaction
-from ._process import free_ports
+from ._ports import PortClaims
 from .embedded import DEFAULT_VERSION, EmbeddedKafka
 
 BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
@@ -148,7 +148,8 @@ class ContainerKafka(ExistingKafka):
         startup_timeout: float = _CONTAINER_SECONDS,
     ) -> None:
         # Chosen before the container starts: the broker's advertised address names it.
-        self._port = free_ports(1, HOST)[0]
+        with PortClaims(HOST) as claims:
+            [self._port] = claims.choose(1)
         super().__init__(f"{HOST}:{self._port}")
         self.version = version
         self._settings = {key: as_text(value) for key, value in (settings or {}).items()}
