@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txnproducer._shell.columns.blocks import column_blocks
+from tests.built_config import build
+from txnproducer._shell.columns.blocks import Columns, column_blocks
+from txnproducer._shell.serialization import RecordSerializers
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 NOW_MS = 1_700_000_000_000
@@ -25,8 +27,11 @@ def blocks_of(
     value_serializer=None,
     key_serializer=None,
 ):
-    serializers = value_serializer, key_serializer
-    return column_blocks(values, keys, headers, partitions, timestamps_ms, NOW_MS, serializers)
+    serializers = RecordSerializers.of(
+        build(value_serializer=value_serializer, key_serializer=key_serializer)
+    )
+    given = Columns(values, keys, headers, partitions, timestamps_ms)
+    return column_blocks("topic", given, NOW_MS, serializers)
 
 
 def records_of(blocks):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from types import MappingProxyType
 from typing import Any
@@ -19,10 +18,7 @@ from txnproducer._shell.arguments import (
     to_bytes,
     to_seconds,
 )
-from txnproducer.errors import RecordTooLargeError, SerializationError
 from txnproducer.records import ProducerIdAndEpoch, TransactionLease
-
-FORGETS_TO_ENCODE: Any = json.dumps
 
 
 class Bytes(bytes):
@@ -30,53 +26,24 @@ class Bytes(bytes):
 
 
 @pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x"), Bytes(b"x")])
-@pytest.mark.parametrize("serializer", [None, lambda data: data])
-def test_bytes_like_values_become_bytes(data, serializer):
-    made = to_bytes("value", data, serializer)
+def test_bytes_like_values_become_bytes(data):
+    made = to_bytes("value", data)
     assert made == b"x"
     assert type(made) is bytes
 
 
-def test_none_stays_none_and_is_not_serialized():
-    assert to_bytes("value", None, None) is None
-    assert to_bytes("value", None, FORGETS_TO_ENCODE) is None
+def test_none_stays_none():
+    assert to_bytes("value", None) is None
 
 
 def test_a_str_without_serializer_is_refused_with_both_ways_out():
     with pytest.raises(TypeError, match=r"key\.encode\(\).*key_serializer="):
-        to_bytes("key", "text", None)
+        to_bytes("key", "text")
 
 
 def test_another_type_without_serializer_is_refused_by_name():
     with pytest.raises(TypeError, match=r"value must be bytes, not dict.*value_serializer="):
-        to_bytes("value", {}, None)
-
-
-def test_a_serializer_gets_any_value():
-    assert to_bytes("value", {"a": 1}, lambda v: json.dumps(v).encode()) == b'{"a": 1}'
-
-
-def test_a_serializer_may_make_a_tombstone():
-    assert to_bytes("value", "", lambda v: None) is None
-
-
-def test_a_failing_serializer_is_named_and_its_error_kept():
-    with pytest.raises(SerializationError, match="value_serializer failed for a object") as caught:
-        to_bytes("value", object(), FORGETS_TO_ENCODE)
-    assert isinstance(caught.value.__cause__, TypeError)
-
-
-def test_a_serializer_may_raise_an_error_of_this_package():
-    def refuse(value):
-        raise RecordTooLargeError("no")
-
-    with pytest.raises(RecordTooLargeError):
-        to_bytes("value", b"", refuse)
-
-
-def test_a_serializer_that_returns_text_is_refused():
-    with pytest.raises(SerializationError, match="value_serializer returned a str"):
-        to_bytes("value", {}, FORGETS_TO_ENCODE)
+        to_bytes("value", {})
 
 
 def test_headers_become_pairs_of_str_and_bytes():

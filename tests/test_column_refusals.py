@@ -238,8 +238,9 @@ def test_data_that_is_no_such_table_is_refused_with_the_way_out(data, error, mes
 def test_lists_need_neither_numpy_nor_pyarrow():
     script = (
         "import sys\n"
-        "from txnproducer._shell.columns.blocks import column_blocks\n"
-        "blocks = column_blocks([b'v'], [b'k'], [None], [0], [1], 2, (None, None))\n"
+        "from txnproducer._shell.columns.blocks import Columns, column_blocks\n"
+        "columns = Columns([b'v'], [b'k'], [None], [0], [1])\n"
+        "blocks = column_blocks('topic', columns, 2, None)\n"
         "print(len(blocks), 'numpy' in sys.modules, 'pyarrow' in sys.modules)\n"
     )
     run = subprocess.run(

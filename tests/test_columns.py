@@ -233,14 +233,14 @@ def test_a_serializer_gets_the_values_of_arrow_and_numpy_columns(column):
 
 def test_a_failing_serializer_is_named_with_its_row_and_its_error_kept():
     with pytest.raises(
-        SerializationError, match=r"^keys\[1\]: key_serializer failed for a int"
+        SerializationError, match=r"^row 1: key_serializer failed for topic 'topic' and a int"
     ) as caught:
         blocks_of([b"a", b"b"], ["x", 1], key_serializer=lambda item: item.encode())
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_a_serializer_that_returns_text_is_refused_with_its_row():
-    with pytest.raises(SerializationError, match=r"values\[1\]: value_serializer returned a str"):
+    with pytest.raises(SerializationError, match=r"^row 1: value_serializer returned a str"):
         blocks_of([None, 1], value_serializer=str)
 
 
@@ -254,7 +254,7 @@ def test_a_serializer_may_raise_an_error_of_this_package():
 
     with pytest.raises(RecordTooLargeError, match=r"^no$"):
         blocks_of([1], value_serializer=refuse)
-    with pytest.raises(RefusedError, match=r"values\[0\]: by hand"):
+    with pytest.raises(RefusedError, match=r"^row 0: by hand"):
         blocks_of([2], value_serializer=refuse)
 
 

@@ -1,9 +1,8 @@
 """The checks that turn the arguments of `send` into bytes, or refuse them.
 
-Owns: the checks of key, value, headers, partition, timestamp, time-out and claims, and calling
-serializers.
-Must not know: producers or transactions. Nothing here changes any state, so a refused call has no
-effect.
+Owns: the checks of key, value, headers, partition, timestamp, time-out and claims.
+Must not know: producers, transactions, serializers. Nothing here changes any state, so a refused
+call has no effect.
 Rules: every refusal names the argument and the way out. A key or value that is a str is never
 encoded silently: a reader of the topic would have to guess the same encoding. A header's value is
 encoded as UTF-8: its name is UTF-8 as well, and other clients take both.
@@ -17,8 +16,6 @@ from operator import index
 from typing import Any, TypeAlias
 
 from txnproducer._record.format import MAX_INT64, Header
-from txnproducer.config import Serializer
-from txnproducer.errors import KafkaError, SerializationError
 
 __all__ = [
     "Headers",
@@ -34,51 +31,26 @@ HeaderValue: TypeAlias = bytes | bytearray | memoryview | str | None
 Headers: TypeAlias = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
 
 
-def to_bytes(name: str, data: object, serializer: Serializer | None) -> bytes | None:
+def to_bytes(name: str, data: object) -> bytes | None:
     """Return a key or a value as bytes.
 
     Args:
         name: "key" or "value", for the message.
-        data: bytes or anything bytes-like; with a serializer, any value that it takes. None stays
-            None (a tombstone, as a value) and is not passed to the serializer.
-        serializer: the producer's, if one was configured.
+        data: bytes or anything bytes-like. None stays None (a tombstone, as a value).
 
     Raises:
-        SerializationError: the serializer raised, or returned something other than bytes.
-        TypeError: the data is not bytes-like, and there is no serializer.
+        TypeError: the data is not bytes-like.
     """
-    if data is None:
-        return None
-    if serializer is not None:
-        data = _serialize(name, data, serializer)
-    if type(data) is bytes:
+    if data is None or type(data) is bytes:
         return data
     # A subclass, such as NumPy's `bytes_`, is not taken by compiled code: make it exactly bytes.
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    if data is None and serializer is not None:
-        return None
-    if serializer is not None:
-        raise SerializationError(
-            f"{name}_serializer returned a {type(data).__name__}: it must return bytes"
-        )
     advice = f"{name}.encode()" if isinstance(data, str) else "bytes"
     raise TypeError(
         f"{name} must be bytes, not {type(data).__name__}: pass {advice}, or make the producer"
         f" with {name}_serializer=..."
     )
-
-
-def _serialize(name: str, data: object, serializer: Serializer) -> object:
-    try:
-        return serializer(data)
-    # A serializer may choose its own error, and with it the caller's reaction (`recovery`).
-    except KafkaError:
-        raise
-    except Exception as error:
-        raise SerializationError(
-            f"{name}_serializer failed for a {type(data).__name__}: {error!r}"
-        ) from error
 
 
 def check_headers(headers: Headers) -> tuple[Header, ...]:

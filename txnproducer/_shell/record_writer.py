@@ -14,27 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txnproducer._core.batches.batch_future import FutureBatchMetadata
-from txnproducer._core.batches.results import (
-    DeliveryCallback,
-    FlushTicket,
-    FutureRecordMetadata,
-)
+from txnproducer._core.batches.results import DeliveryCallback, FlushTicket, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
 from txnproducer._record.implementation import IMPL
 from txnproducer._shell import refusals
-from txnproducer._shell.arguments import (
-    Headers,
-    check_headers,
-    check_place,
-    to_bytes,
-    to_seconds,
-)
+from txnproducer._shell.arguments import Headers, check_headers, check_place, to_bytes, to_seconds
 from txnproducer._shell.base_producer import BaseProducer
-from txnproducer._shell.columns.blocks import Block, arrow_blocks, column_blocks
+from txnproducer._shell.columns.blocks import Block, Columns, arrow_blocks, column_blocks
 from txnproducer._shell.columns.sending import RowSender
 from txnproducer._shell.refusals import WaitInCallbackError
+from txnproducer._shell.serialization import RecordSerializers, within_transaction
 from txnproducer._shell.waiting import (
     BlockedCall,
     append_when_possible,
@@ -72,10 +63,9 @@ class RecordWriter(BaseProducer, _FastSender):
     """
 
     def _prepare(self, config: ProducerConfig) -> None:
-        self._value_serializer = config.value_serializer
-        self._key_serializer = config.key_serializer
+        self._serializers = RecordSerializers.of(config)
         self._append = self._core.append
-        if IMPL == "cython" and (self._value_serializer, self._key_serializer) == (None, None):
+        if IMPL == "cython" and self._serializers is None:
             self._enable_fast_path(self._core.fast_append, self._lock, self._io.priority)
         self._rows = RowSender(self._core, self._io, config)
 
@@ -137,10 +127,13 @@ class RecordWriter(BaseProducer, _FastSender):
         """Write a record, with every check."""
         try:
             self._check_usable("send")
-            if type(value) is not bytes or self._value_serializer is not None:
-                value = to_bytes("value", value, self._value_serializer)
-            if key is not None and (type(key) is not bytes or self._key_serializer is not None):
-                key = to_bytes("key", key, self._key_serializer)
+            if self._serializers is not None:
+                make = partial(self._serializers.record, topic, key, value, headers)
+                key, value, headers = within_transaction(self._core, self._lock, make)
+            if type(value) is not bytes:
+                value = to_bytes("value", value)
+            if key is not None and type(key) is not bytes:
+                key = to_bytes("key", key)
             checked = check_headers(headers) if headers is not None else ()
             if (
                 not topic
@@ -238,14 +231,15 @@ class RecordWriter(BaseProducer, _FastSender):
             IllegalStateError: no transaction is open, or the producer is closed.
             KafkaError: the transaction failed before; its `recovery` names the next step.
         """
-        serializers = self._value_serializer, self._key_serializer
-        return self._send_rows(
-            "send_batch",
-            topic,
-            lambda now_ms: column_blocks(
-                values, keys, headers, partitions, timestamps_ms, now_ms, serializers
-            ),
-        )
+        given = Columns(values, keys, headers, partitions, timestamps_ms)
+        return self._send_rows("send_batch", topic, self._column_blocks(topic, given))
+
+    def _column_blocks(self, topic: str, given: Columns) -> Callable[[int], list[Block]]:
+        def blocks(now_ms: int) -> list[Block]:
+            make = partial(column_blocks, topic, given, now_ms, self._serializers)
+            return within_transaction(self._core, self._lock, make)
+
+        return blocks
 
     def send_arrow(
         self, topic: str, data: Any, partition: int | None = None

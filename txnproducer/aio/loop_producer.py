@@ -26,7 +26,7 @@ from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._shell import live_producers, refusals
 from txnproducer._shell.arguments import check_place
-from txnproducer._shell.columns.blocks import Block
+from txnproducer._shell.columns.blocks import Block, Columns
 from txnproducer._shell.record_writer import SendArguments
 from txnproducer._shell.transaction_inquiry import describe_in_loop
 from txnproducer._shell.waiting import BlockedCall, append_in_loop, wait_in_loop
@@ -92,6 +92,10 @@ class LoopProducer(TransactionalProducer):
             lambda now_ms, waited: self._append(*record, now_ms, waited),
         )
 
+    async def send_batch_in_loop(self, topic: str, given: Columns) -> FutureBatchMetadata:
+        """See `send_batch`."""
+        return await self.send_rows_in_loop("send_batch", topic, self._column_blocks(topic, given))
+
     async def send_rows_in_loop(
         self,
         call: str,
@@ -99,7 +103,7 @@ class LoopProducer(TransactionalProducer):
         blocks: Callable[[int], list[Block]],
         partition: int | None = None,
     ) -> FutureBatchMetadata:
-        """See `send_batch` and `send_arrow`."""
+        """Write the rows of `send_batch` or `send_arrow`."""
         self._check_usable(call)
         check_place(topic, partition, None)
         made = blocks(self._platform.wall_clock_ms())

@@ -16,7 +16,7 @@ from txnproducer._core.batches.record_future import FutureRecordMetadata
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._shell.arguments import Headers, to_seconds
-from txnproducer._shell.columns.blocks import arrow_blocks, column_blocks
+from txnproducer._shell.columns.blocks import Columns, arrow_blocks
 from txnproducer._shell.runs_in_threads import as_kinds
 from txnproducer._shell.transaction_runs import Attempt, Bounds
 from txnproducer.aio.loop_producer import LaterSend, LoopProducer
@@ -335,14 +335,8 @@ class AsyncTransactionalProducer:
         transaction that can only be aborted, if some of the records are in it.
         """
         self._check_loop()
-        serializers = self._config.value_serializer, self._config.key_serializer
-        return await self._calls.send_rows_in_loop(
-            "send_batch",
-            topic,
-            lambda now_ms: column_blocks(
-                values, keys, headers, partitions, timestamps_ms, now_ms, serializers
-            ),
-        )
+        given = Columns(values, keys, headers, partitions, timestamps_ms)
+        return await self._calls.send_batch_in_loop(topic, given)
 
     async def send_arrow(
         self, topic: str, data: Any, partition: int | None = None

@@ -11,18 +11,19 @@ documentation is written from it (`python -m txnproducer.config`). Secrets stay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from txnproducer.serializers import AnySerializer
 
 from ._keys import settings_given
 from ._rules import ConfigDraft, apply_rules
 from ._settings import SECURITY_NAMES, SETTINGS
 from ._values import parse_address
 
-__all__ = ["ProducerConfig", "SecurityConfig", "Serializer"]
+__all__ = ["ProducerConfig", "SecurityConfig"]
 
-Serializer = Callable[[Any], "bytes | None"]
 _HIDDEN = "'***'"
 
 
@@ -84,8 +85,8 @@ class ProducerConfig:
     retries: int
     max_in_flight_requests_per_connection: int
 
-    key_serializer: Serializer | None
-    value_serializer: Serializer | None
+    key_serializer: AnySerializer | None
+    value_serializer: AnySerializer | None
     linger_ms: int
     batch_size: int
     buffer_memory: int

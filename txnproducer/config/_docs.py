@@ -82,9 +82,12 @@ def _range(row: Setting) -> str:
     if row.choices:
         return ", ".join(f"`{choice}`" for choice in row.choices)
     if row.kind != "int":
-        return {"bool": "True, False", "servers": "text, sequence", "callable": "function"}.get(
-            row.kind, row.kind
-        )
+        shown = {
+            "bool": "True, False",
+            "servers": "text, sequence",
+            "serializer": "function, [serializer](serializers.md)",
+        }
+        return shown.get(row.kind, row.kind)
     # The limit of the type is no limit that a reader has to know.
     if row.high in (INT_MAX, LONG_MAX):
         return f"{row.low} or more"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["int", "bool", "text", "choice", "servers", "callable", "object"]
+Kind = Literal["int", "bool", "text", "choice", "servers", "serializer", "object"]
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -200,15 +200,16 @@ _TRANSACTIONS = (
 _RECORDS = (
     Setting(
         "key_serializer",
-        "callable",
+        "serializer",
         None,
-        "Function from a key to bytes, such as `str.encode`. None: keys are bytes already.",
+        "Makes bytes of keys: a function such as `str.encode`, a `Serializer`, or one of "
+        "confluent-kafka's. None: keys are bytes already.",
     ),
     Setting(
         "value_serializer",
-        "callable",
+        "serializer",
         None,
-        "Function from a value to bytes. None: values are bytes already.",
+        "Likewise of values. None: values are bytes already.",
     ),
     Setting(
         "linger_ms",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from txnproducer.errors import InvalidConfigurationError
+from txnproducer.serializers import problem_of
 
 from ._settings import Kind, Setting
 
@@ -173,16 +174,10 @@ def _check_servers(setting: Setting, value: object) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def _check_callable(setting: Setting, value: object) -> object:
-    if isinstance(value, str):
-        raise invalid(
-            setting.name,
-            value,
-            "a Java class name cannot be used; pass a Python function to bytes, such as "
-            "str.encode, or leave it out and send bytes",
-        )
-    if not callable(value):
-        raise invalid(setting.name, value, "it must be a function from your value to bytes")
+def _check_serializer(setting: Setting, value: object) -> object:
+    problem = problem_of(value)
+    if problem is not None:
+        raise invalid(setting.name, value, problem)
     return value
 
 
@@ -196,6 +191,6 @@ _CHECKS: Final[dict[Kind, Callable[[Setting, object], object]]] = {
     "text": _check_text,
     "choice": _check_choice,
     "servers": _check_servers,
-    "callable": _check_callable,
+    "serializer": _check_serializer,
     "object": _check_object,
 }

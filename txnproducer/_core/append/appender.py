@@ -471,8 +471,8 @@ class Appender:
         """
         if transaction != self.transaction_number:
             raise TransactionAbortedError(
-                "the transaction ended while the record waited for metadata or memory; it was not"
-                " sent",
+                "the transaction ended while the record waited for metadata or memory, or was"
+                " serialized; it was not sent",
                 recovery="resume",  # another transaction that is open now is not affected
             )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise, repeat
 from typing import Any, Final
 
@@ -31,10 +31,9 @@ from txnproducer._shell.columns.arrow import (
 )
 from txnproducer._shell.columns.headers import HeaderColumn, arrow_headers, listed_headers
 from txnproducer._shell.columns.numeric import known_partition, partition_column, timestamp_column
-from txnproducer.config import Serializer
-from txnproducer.errors import SerializationError
+from txnproducer._shell.serialization import RecordSerializers
 
-__all__ = ["Block", "arrow_blocks", "column_blocks"]
+__all__ = ["Block", "Columns", "arrow_blocks", "column_blocks"]
 
 _ARROW_COLUMNS: Final = ("value", "key", "headers", "partition", "timestamp")
 _ONE_FOR_ALL: Final = ("partitions", "timestamps_ms")
@@ -62,8 +61,17 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    """The arguments of a call, as they were passed."""
+class Columns:
+    """The columns of a call, as they were passed.
+
+    Attributes:
+        values: a sequence, a NumPy array or an Arrow array; None in it is a tombstone.
+        keys: likewise, or None.
+        headers: a sequence with headers as `send` takes them, or None.
+        partitions: a sequence or array of ints, with None for rows whose partition key or load
+            decides; one int for all; or None.
+        timestamps_ms: likewise.
+    """
 
     values: Any
     keys: Any
@@ -73,38 +81,23 @@ class _Columns:
 
 
 def column_blocks(
-    values: Any,
-    keys: Any,
-    headers: Any,
-    partitions: Any,
-    timestamps_ms: Any,
-    now_ms: int,
-    serializers: tuple[Serializer | None, Serializer | None],
+    topic: str, columns: Columns, now_ms: int, serializers: RecordSerializers | None
 ) -> list[Block]:
     """Return the rows of `send_batch`.
 
     Args:
-        values: a sequence, a NumPy array or an Arrow array; None in it is a tombstone.
-        keys: likewise, or None.
-        headers: a sequence with headers as `send` takes them, or None.
-        partitions: a sequence or array of ints, with None for rows whose partition key or load
-            decides; one int for all; or None.
-        timestamps_ms: likewise.
+        topic: the topic of all rows, for the serializers.
+        columns: the arguments.
         now_ms: the timestamp of rows without one.
-        serializers: for values and for keys.
+        serializers: of the producer, if it has any.
 
     Raises:
         TypeError, ValueError: a column does not fit.
         SerializationError: a serializer failed.
     """
-    columns = {
-        "values": values,
-        "keys": keys,
-        "headers": headers,
-        "partitions": partitions,
-        "timestamps_ms": timestamps_ms,
-    }
-    given = _Columns(**{name: as_arrow(name, column) for name, column in columns.items()})
+    given = Columns(
+        *(as_arrow(each.name, getattr(columns, each.name)) for each in fields(columns))
+    )
     count = _length("values", given.values)
     for name in ("keys", "headers", "partitions", "timestamps_ms"):
         column = getattr(given, name)
@@ -114,7 +107,10 @@ def column_blocks(
         length = _length(name, column)
         if length != count:
             raise ValueError(f"{name} has {length} rows, values has {count}")
-    return _blocks(given, count, now_ms, serializers)
+    headers = None if given.headers is None else _headers(given.headers)
+    if serializers is not None:
+        given, headers = _serialized(topic, given, headers, serializers)
+    return _blocks(given, headers, count, now_ms)
 
 
 def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[Block]:
@@ -156,22 +152,30 @@ def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[B
                 " leave out the one or drop the other"
             )
         columns["partition"] = partition
-    return _blocks(_Columns(*columns.values()), data.num_rows, now_ms, (None, None))
+    given = Columns(*columns.values())
+    headers = None if given.headers is None else _headers(given.headers)
+    return _blocks(given, headers, data.num_rows, now_ms)
 
 
 # --- from columns to blocks ---------------------------------------------------------------------
 
 
-def _blocks(
-    given: _Columns,
-    count: int,
-    now_ms: int,
-    serializers: tuple[Serializer | None, Serializer | None],
-) -> list[Block]:
-    value_serializer, key_serializer = serializers
-    values = _prepared("values", given.values, value_serializer)
-    keys = None if given.keys is None else _prepared("keys", given.keys, key_serializer)
-    headers = None if given.headers is None else _headers(given.headers)
+def _serialized(
+    topic: str, given: Columns, headers: HeaderColumn | None, serializers: RecordSerializers
+) -> tuple[Columns, HeaderColumn | None]:
+    """Return the columns with keys and values in bytes, and the headers with those added."""
+    keys, values = given.keys, given.values
+    if serializers.has_key and keys is not None:
+        keys = _items("keys", keys)
+    if serializers.has_value:
+        values = _items("values", values)
+    keys, values, headers = serializers.rows(topic, keys, values, headers)
+    return replace(given, keys=keys, values=values), headers
+
+
+def _blocks(given: Columns, headers: HeaderColumn | None, count: int, now_ms: int) -> list[Block]:
+    values = _prepared("values", given.values)
+    keys = None if given.keys is None else _prepared("keys", given.keys)
     partition, partitions, highest = None, None, NO_PARTITION
     if type(given.partitions) is int:
         partition = highest = known_partition(given.partitions)
@@ -216,38 +220,40 @@ def _parts(column: Any, spans: Sequence[tuple[int, int]]) -> Iterator[Column | N
     return (column[start:stop] for start, stop in spans)
 
 
-def _prepared(name: str, column: Any, serializer: Serializer | None) -> Any:
+def _prepared(name: str, column: Any) -> Any:
     """Return a column as an Arrow array, or as a tuple of bytes and None."""
     if is_arrow(column):
-        if not hasattr(column, "type"):
-            raise TypeError(
-                f"{name} must be one column, not a {type(column).__name__}: use send_arrow"
-            )
-        if serializer is None:
-            _check_kind(name, column.type)
-            return join_small_chunks(column)
-        items = tuple(column.to_pylist())
-    elif hasattr(column, "dtype"):
-        items = _numpy_items(name, column)
-    else:
-        items = tuple(column)
-    if serializer is None:
-        index = first_not_bytes(items)
-        if index < 0:
-            return items
-    return tuple(_to_bytes(name, row, item, serializer) for row, item in enumerate(items))
+        _check_one_column(name, column)
+        _check_kind(name, column.type)
+        return join_small_chunks(column)
+    items = _items(name, column)
+    if first_not_bytes(items) < 0:
+        return items
+    return tuple(_to_bytes(name, row, item) for row, item in enumerate(items))
 
 
-def _to_bytes(name: str, row: int, item: Any, serializer: Serializer | None) -> bytes | None:
+def _items(name: str, column: Any) -> tuple[Any, ...]:
+    """Return the items of a column as Python's objects."""
+    if is_arrow(column):
+        _check_one_column(name, column)
+        return tuple(column.to_pylist())
+    if hasattr(column, "dtype"):
+        return _numpy_items(name, column)
+    return tuple(column)
+
+
+def _check_one_column(name: str, column: Any) -> None:
+    if not hasattr(column, "type"):
+        raise TypeError(
+            f"{name} must be one column, not a {type(column).__name__}: use send_arrow"
+        )
+
+
+def _to_bytes(name: str, row: int, item: Any) -> bytes | None:
     try:
-        return to_bytes(name[:-1], item, serializer)
+        return to_bytes(name[:-1], item)
     except TypeError as error:
         raise TypeError(f"{name}[{row}]: {error}") from None
-    except SerializationError as error:
-        # Changed in place: a serializer may raise a class of its own, which cannot be rebuilt
-        # here.
-        error.args = (f"{name}[{row}]: {error}",)
-        raise
 
 
 def _length(name: str, column: Any) -> int:
