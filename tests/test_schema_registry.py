@@ -14,9 +14,8 @@ from txnproducer.errors import SerializationError
 from txnproducer.testing import InMemoryKafka
 
 pytest.importorskip(
-    "confluent_kafka.schema_registry.avro",
-    reason="confluent-kafka with avro and schemaregistry is not installed (extra"
-    " `schema-registry`)",
+    "confluent_kafka.schema_registry.protobuf",
+    reason="confluent-kafka[avro,json,protobuf] is not installed (extra `schema-registry`)",
 )
 from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import (
@@ -25,12 +24,14 @@ from confluent_kafka.schema_registry.avro import (
     AvroSerializer,
 )
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import (
     MessageField,
     SerializationContext,
     Serializer,
     StringSerializer,
 )
+from google.protobuf.timestamp_pb2 import Timestamp
 
 AVRO = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 JSON = json.dumps(
@@ -126,12 +127,9 @@ def test_a_value_that_does_not_fit_its_schema_is_refused_and_the_transaction_goe
 
 
 def test_protobuf_is_written(kafka, registry):
-    protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
-    message = pytest.importorskip("google.protobuf.timestamp_pb2").Timestamp
-    serializer = protobuf.ProtobufSerializer(message, registry)
-    [record] = write(kafka, message(seconds=5), value_serializer=serializer)
-    read = protobuf.ProtobufDeserializer(message)
-    assert read(record.value, context(record)).seconds == 5
+    serializer = ProtobufSerializer(Timestamp, registry)
+    [record] = write(kafka, Timestamp(seconds=5), value_serializer=serializer)
+    assert ProtobufDeserializer(Timestamp)(record.value, context(record)).seconds == 5
 
 
 def test_plain_serializers_and_users_own_classes_get_the_context(kafka):

@@ -1,4 +1,4 @@
-"""Serializers are told apart by their form, get topic and headers, and refuse one record each."""
+"""The form of a serializer decides its call, and its failure refuses one record alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import pytest
+from kafka.serializer import JsonSerializer
 
 from tests.built_config import refused
 from tests.needs import needs_compiled
@@ -140,8 +141,7 @@ def test_an_object_of_no_form_or_of_two_is_refused_before_anything_connects(seri
 
 
 def test_kafka_pythons_own_serializers_are_refused_and_not_called_in_the_wrong_order():
-    kafka_python = pytest.importorskip("kafka.serializer")
-    assert "name its arguments so" in refused(key_serializer=kafka_python.JsonSerializer())
+    assert "name its arguments so" in refused(key_serializer=JsonSerializer())
 
 
 # --- failures -----------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_a_row_that_cannot_be_serialized_is_named_and_no_row_is_sent(kafka):
 
 
 def test_tables_are_not_serialized(kafka):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
     with open_producer(kafka, value_serializer=Failing()) as producer:
         with producer.transaction():
             producer.send_arrow("orders", pa.table({"value": ["text"]}))

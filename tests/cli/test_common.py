@@ -41,8 +41,19 @@ def test_a_continued_line_of_a_file_is_read_as_java_reads_it(tmp_path):
     assert done.stdout.splitlines() == [
         "bootstrap.servers=x:1",
         "linger.ms=5",
-        "sasl.jaas.config=a.Login required username=me password=p\\\\",
+        "sasl.jaas.config=a.Login required username=me password=p\\",
     ]
+
+
+def test_a_file_is_read_as_by_a_program(tmp_path):
+    file = tmp_path / "client.toml"
+    file.write_text('linger_ms = 7\nclient.id = "${env:WHO}"\nkey.serializer = "a.Java"\n')
+    done = run("--config", str(file), "-X", "linger.ms=8", env={"WHO": "me"})
+    assert done.stdout.splitlines() == ["bootstrap.servers=x:1", "client.id=me", "linger.ms=8"]
+    assert "key.serializer" in done.stderr
+    missing = run("--config", str(file), env={"WHO": None})
+    assert missing.exit_code == 2
+    assert f"--config {file}: client.id needs the environment variable WHO" in missing.stderr
 
 
 def test_a_consumers_key_on_the_command_line_is_no_shared_file():
@@ -103,7 +114,7 @@ def test_a_secret_that_cannot_be_read_is_a_usage_error_that_shows_nothing(given,
 
 def test_a_line_that_is_no_setting_is_named_by_its_number_and_not_shown(tmp_path):
     file = tmp_path / "client.properties"
-    file.write_text("linger.ms=1\nsasl.plain.password: hunter2\n")
+    file.write_text("linger.ms=1\nhunter2\n")
     done = run("--config", str(file))
     assert done.exit_code == 2
     assert "line 2: not of the form NAME=VALUE" in done.stderr

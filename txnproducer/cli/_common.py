@@ -6,7 +6,8 @@ Rules:
 * A value on the command line overrides the file, the file overrides the environment.
 * A secret in an argument is used, with a warning: other users of the machine can read arguments.
 * A setting that is given twice on the command line is refused.
-* A file may be shared with a consumer. The consumer's keys are ignored, with one warning.
+* A file may be shared with a consumer, or with a program that has serializers. Their keys are
+  ignored, with one warning.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,10 +26,16 @@ import click
 from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
+from txnproducer.config._files import read_settings as read_file
 from txnproducer.config._java_security import JAVA_SECURITY_KEYS
 from txnproducer.config._settings import SETTINGS
 from txnproducer.config._unsupported import CONSUMER_KEYS
-from txnproducer.errors import InvalidTopicError, KafkaTimeoutError, TopicAuthorizationError
+from txnproducer.errors import (
+    InvalidConfigurationError,
+    InvalidTopicError,
+    KafkaTimeoutError,
+    TopicAuthorizationError,
+)
 from txnproducer.producer import TransactionalProducer
 
 BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
@@ -37,6 +44,8 @@ SECRETS = frozenset(
     # A `.config` is a JAAS line, which holds the password as well.
     + [key for key in JAVA_SECURITY_KEYS if key.endswith((".password", ".config"))]
 )
+# The commands send and compare bytes.
+_SERIALIZERS = frozenset({"key.serializer", "value.serializer"})
 # The longest wait for a broker before a command begins its work.
 _LONGEST_REACH_MS = 15_000
 # No topic can have this name, so every broker answers, and none creates a topic.
@@ -68,7 +77,8 @@ def cluster_options(function: _F) -> _F:
             "--config",
             "config_file",
             type=click.Path(exists=True, dir_okay=False),
-            help="A properties file with settings.",
+            help="A file with settings, of Java's properties or TOML; ${env:NAME} and"
+            " ${file:PATH:KEY} in its values are replaced.",
         ),
         click.option(
             "-b",
@@ -172,42 +182,20 @@ def reach(config: ProducerConfig, longest_s: float = math.inf) -> None:
         raise caused_by(KafkaTimeoutError(text), tries) from cause
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a properties file with the numbers of their beginnings.
-
-    As in Java, a line that ends in an odd number of backslashes goes on in the next one, without
-    the spaces at that one's beginning. A comment does not go on.
-    """
-    begun, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        part = line.strip()
-        first = first or number
-        begun += part
-        is_comment = first == number and part.startswith(("#", "!"))
-        if (len(part) - len(part.rstrip("\\"))) % 2 and not is_comment:
-            begun = begun[:-1]
-            continue
-        yield first, begun
-        begun, first = "", 0
-    if begun:
-        yield first, begun
-
-
 def _from_file(path: str) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for number, text in _logical_lines(_read(path, f"--config {path}")):
-        # Both marks begin a comment in a Java properties file. Of two lines for one setting the
-        # later one wins, as in Java: the file may come from elsewhere, so it is not refused.
-        if text and not text.startswith(("#", "!")):
-            settings.update([_pair(text, f"{path}, line {number}")])
-    consumers = sorted(CONSUMER_KEYS & settings.keys())
-    if consumers:
+    try:
+        found = read_file(path)
+    except InvalidConfigurationError as error:
+        raise click.UsageError(f"--config {error}") from error
+    settings = {name.replace("_", "."): value for name, value in found.items()}
+    unused = sorted((CONSUMER_KEYS | _SERIALIZERS) & settings.keys())
+    if unused:
         click.echo(
-            f"Warning: {path} has settings of a consumer, which are not used here:"
-            f" {', '.join(consumers)}.",
+            f"Warning: {path} has settings that are not used here (of a consumer, or of"
+            f" serializers): {', '.join(unused)}.",
             err=True,
         )
-    return {name: value for name, value in settings.items() if name not in CONSUMER_KEYS}
+    return {name: value for name, value in settings.items() if name not in unused}
 
 
 def _read(path: str, what: str) -> str:

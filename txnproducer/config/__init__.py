@@ -3,20 +3,23 @@
 Why it exists: a wrong setting should be refused at once, by its name and with the way out, and not
 cause a time-out later.
 Owns: `ProducerConfig`. `_settings` has a table of all settings; values are checked in `_values`,
-names found in `_keys`, rules between settings are in `_rules`.
-Must not know: sockets, brokers, files (a certificate's file is opened when a connection is made).
+names found in `_keys`, files read in `_files`, rules between settings are in `_rules`.
+Must not know: sockets, brokers, certificates (their files are opened when a connection is made).
 Rules: Java's names and defaults. The table has the differences with their reasons, and the
 documentation is written from it (`python -m txnproducer.config`). Secrets stay out of reprs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txnproducer.errors import InvalidConfigurationError
 from txnproducer.serializers import AnySerializer
 
+from ._files import read_settings
 from ._keys import settings_given
 from ._rules import ConfigDraft, apply_rules
 from ._settings import SECURITY_NAMES, SETTINGS
@@ -60,9 +63,9 @@ class SecurityConfig(Mapping[str, Any]):
 class ProducerConfig:
     """The complete and consistent configuration of one producer.
 
-    Made by `build` or `from_properties`, which check everything; `replace` makes a changed copy.
-    The page "Configuration" documents the meaning of each setting. It can be pickled if its
-    serializers (and `ssl_context`, `sasl_oauth_token_provider`) can.
+    Made by `build`, `from_properties` or `from_file`, which check everything; `replace` makes a
+    changed copy. The page "Configuration" documents the meaning of each setting. It can be pickled
+    if its serializers (and `ssl_context`, `sasl_oauth_token_provider`) can.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -137,9 +140,35 @@ class ProducerConfig:
             UnknownConfigError: as for `build`.
             InvalidConfigurationError: as for `build`, or a text does not spell the type.
         """
-        given = settings_given(properties, texts=True)
+        given = settings_given(_without(properties, overrides), texts=True)
         # Two calls, so that an override replaces a property: within one call, a setting given
         # twice is an error.
+        given.update(settings_given(overrides, texts=False))
+        return cls._from_given(given)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], /, **overrides: object) -> ProducerConfig:
+        """Make a configuration from a file: a Java property file, or TOML.
+
+        In its values `${env:NAME}` stands for an environment variable, `${file:PATH:KEY}` for a
+        value in another property file, and `${directory:PATH:FILE}` for the text of a file.
+
+        Args:
+            path: a name that ends in `.toml` means TOML.
+            overrides: keyword arguments as for `build`, which override the file. Their values are
+                taken as they are.
+
+        Raises:
+            UnknownConfigError: as for `build`.
+            InvalidConfigurationError: as for `from_properties`, or the file cannot be read, or a
+                variable or key is not there. The error names the file.
+        """
+        found = _without(read_settings(path), overrides)
+        try:
+            given = settings_given(found, texts=True)
+        except InvalidConfigurationError as error:
+            error.args = (f"{os.fspath(path)}: {error}",)
+            raise
         given.update(settings_given(overrides, texts=False))
         return cls._from_given(given)
 
@@ -197,6 +226,18 @@ class ProducerConfig:
 
     def _value(self, name: str) -> Any:
         return self.security[name] if name in SECURITY_NAMES else getattr(self, name)
+
+
+def _without(
+    properties: Mapping[str, object], overrides: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the properties that no override replaces. Such a one may be anything."""
+    replaced = {name.replace(".", "_") for name, value in overrides.items() if value is not None}
+    return {
+        name: value
+        for name, value in properties.items()
+        if not isinstance(name, str) or name.replace(".", "_") not in replaced
+    }
 
 
 def _shown(values: Mapping[str, Any]) -> str:

@@ -25,6 +25,44 @@ ProducerConfig.from_properties({"bootstrap.servers": "localhost:9092", "linger.m
 Names that end in `_ms` are milliseconds; sizes are bytes. `timeout` arguments of methods are
 seconds. A name that does not exist is refused with the names that look like it, a value that does
 not fit with what would.
+
+## Settings from a file
+
+```python
+config = ProducerConfig.from_file("client.properties", transactional_id="orders-0")
+producer = TransactionalProducer.from_config(config)
+```
+
+```properties
+bootstrap.servers=broker-1:9093,broker-2:9093
+security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-512
+sasl.plain.username=${env:KAFKA_USER}
+sasl.plain.password=${file:/run/secrets/kafka.properties:password}
+```
+
+- The file is a Java property file, with Java's rules: comments begin with `#` or `!`, a line that
+  ends in a backslash goes on in the next one, and a backslash is written `\\\\`. It is read as
+  UTF-8. If its name ends in `.toml`, it is TOML, with lists of texts for several brokers.
+- Names are Java's or those of this page. Keyword arguments override the file. A setting that does
+  not exist is refused, also one of a consumer that shares the file.
+- Java's StringSerializer is `str.encode`, and its ByteArraySerializer is no serializer. For
+  another class, override the setting by a [serializer](serializers.md) of Python.
+- The commands of `txnproducer` read the same files (`--config`). They leave serializers and
+  settings of consumers out, with a warning.
+
+In the values of a file, and there alone, references are replaced (KIP-297):
+
+| reference | stands for | Java's class |
+|---|---|---|
+| `${env:NAME}` | an environment variable | EnvVarConfigProvider |
+| `${file:PATH:KEY}` | a value in another property file | FileConfigProvider |
+| `${directory:PATH:FILE}` | a file's text without its last line break | DirectoryConfigProvider |
+
+A reference may be a part of a value, such as a JAAS line, and what it stands for is used as it is.
+Paths are relative to the working directory. Java follows references only with `config.providers`,
+which may stand in the file. A variable, file or key that is not there is an error, as is any other
+`${...}`; Java would use that text. Errors and reprs of a configuration show no password.
 """
 
 _SECURITY_NOTES = """\

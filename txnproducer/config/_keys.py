@@ -54,9 +54,11 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
     # Before the checks: the translated values are checked like those under our own names.
     _translate_java_security(plain, spelled)
     _choose_compression_level(plain, texts=texts)
+    read = {
+        name: from_text(SETTINGS[name], value) if texts else value for name, value in plain.items()
+    }
     return {
-        name: check(SETTINGS[name], from_text(SETTINGS[name], value) if texts else value)
-        for name, value in plain.items()
+        name: check(SETTINGS[name], value) for name, value in read.items() if value is not None
     }
 
 

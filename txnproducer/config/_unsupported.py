@@ -16,11 +16,15 @@ _NO_JVM_TLS = "belongs to Java's TLS; pass an `ssl_context` of your own if you n
 _NO_OAUTH = "configures Java's token retrieval; pass `sasl_oauth_token_provider` instead"
 _NO_LOGIN = "configures Java's login thread, which does not exist here"
 _NO_METRICS = "is for Java's metrics; read `producer.metrics()` instead"
+_PROVIDERS = (
+    "is for other classes than Java's env, file and directory, which `ProducerConfig.from_file` "
+    "follows without it; read other secrets in your program and pass the values"
+)
 _INLINE_PEM = "holds a certificate or key as text; write it to a file and pass"
 
 UNSUPPORTED: Final[dict[str, str]] = {
     "client.dns.lookup": "cannot be chosen: all addresses of a name are tried",
-    "config.providers": f"{_NO_CLASSES}; read secrets in your program and pass the values",
+    "config.providers": _PROVIDERS,
     "enable.metrics.push": "is not supported: nothing is sent to the brokers' telemetry (KIP-714)",
     "interceptor.classes": f"{_NO_CLASSES}; wrap `send`, or use its `on_delivery`",
     "metadata.recovery.rebootstrap.trigger.ms": "cannot be set",
@@ -72,7 +76,7 @@ UNSUPPORTED: Final[dict[str, str]] = {
 UNSUPPORTED_PREFIXES: Final = {
     "sasl.oauthbearer.": _NO_OAUTH,
     "sasl.login.": _NO_LOGIN,
-    "config.providers.": UNSUPPORTED["config.providers"],
+    "config.providers.": _PROVIDERS,
 }
 
 HARMLESS: Final[dict[str, tuple[str, ...]]] = {

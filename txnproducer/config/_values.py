@@ -24,6 +24,10 @@ _ADDRESS: Final = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[^\]]+)?)\]|(?P<host>[^\s:\[\]/,@]+))(?::(?P<port>\d{1,5}))?"
 )
 _LONGEST_SHOWN: Final = 200  # characters of a refused value; the reason follows it
+_JAVA_SERIALIZERS: Final = {
+    "org.apache.kafka.common.serialization.ByteArraySerializer": None,
+    "org.apache.kafka.common.serialization.StringSerializer": str.encode,
+}
 _TRUE_FALSE: Final = {"true": True, "false": False}
 
 
@@ -52,6 +56,8 @@ def check(setting: Setting, value: object) -> object:
 def from_text(setting: Setting, value: object) -> object:
     """Turn a text of a property file into the setting's type. Leave other values as they are.
 
+    None means that the setting is not given: Java's serializer of bytes is none here.
+
     Raises:
         InvalidConfigurationError: the text does not spell a value of that type.
     """
@@ -68,6 +74,8 @@ def from_text(setting: Setting, value: object) -> object:
         if text.lower() not in _TRUE_FALSE:
             raise invalid(setting.name, value, "it must be true or false")
         return _TRUE_FALSE[text.lower()]
+    if setting.kind == "serializer":
+        return _JAVA_SERIALIZERS.get(text, value)
     return value
 
 
@@ -133,7 +141,8 @@ def _check_text(setting: Setting, value: object) -> str:
             f"it must be a text, not of type {type(value).__name__}",
             secret=setting.secret,
         )
-    return value
+    # Exactly a `str`, as compiled code needs it: a value of a file may be of a subclass.
+    return str(value)
 
 
 def _check_choice(setting: Setting, value: object) -> str:
