@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaTimeoutError
+from kafka.structs import MemberState
 
 from tests.live_client import SHORT_MS, commits_sent
 from txnproducer._protocol.messages import ApiKey
@@ -202,6 +203,28 @@ def test_a_way_back_that_fails_is_tried_again_before_the_next_poll(session, cons
         session.poll(max_records=4)
     assert len(session.poll(max_records=4)) == 0, "the offsets are not known yet"
     assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+
+
+def test_the_consumer_is_polled_while_the_way_back_is_not_known_and_its_records_come_again(
+    session, consumer
+):
+    batch = session.poll(max_records=2)
+    with session.transaction(batch):
+        consumer.on_loss()
+    asked: list[Any] = []
+
+    def rewind(first):
+        asked.append(first)
+        consumer.position = first[INPUT]
+        return len(asked) == 3
+
+    consumer.rewind = rewind
+    usual, polls = consumer.poll, []
+    consumer.poll = lambda *given: polls.append(usual(*given)) or polls[-1]
+    assert [len(session.poll(max_records=2)) for _ in range(2)] == [0, 0]
+    assert len(polls) == 2, "a member that does not poll is given up by its group"
+    assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+    assert asked == [{INPUT: 0}] * 3
 
 
 def test_a_static_member_that_is_fenced_ends_the_run(session, consumer, client):
@@ -398,9 +421,13 @@ def test_a_closed_session_leaves_the_group_and_closes_the_producer(session, cons
 class Library:
     """kafka-python's consumer, as far as the way back needs it."""
 
-    def __init__(self, answers):
+    def __init__(self, answers, state=MemberState.STABLE):
         self.answers = answers
+        self.state = state
         self.sought: list[Any] = []
+
+    def group_metadata(self):
+        return SimpleNamespace(state=self.state)
 
     def assignment(self):
         return set(self.answers)
@@ -435,3 +462,11 @@ def test_no_position_is_changed_while_committed_offsets_are_not_known():
     )
     assert not KafkaPythonConsumer(library).rewind({})
     assert library.sought == []
+
+
+def test_committed_offsets_are_not_asked_for_while_the_consumer_joins():
+    library = Library({KafkaPartition("in", 0): [7]}, MemberState.REBALANCING)
+    assert not KafkaPythonConsumer(library).rewind({})
+    library.state = MemberState.STABLE
+    assert KafkaPythonConsumer(library).rewind({})
+    assert library.sought == [(0, 7)]

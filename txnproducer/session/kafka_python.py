@@ -17,6 +17,7 @@ from typing import Any
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+from kafka.structs import MemberState
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.records import TopicPartition
@@ -35,7 +36,10 @@ REQUIRED = {
     "key_deserializer": None,
     "value_deserializer": None,
 }
-_COMMITTED_S = 5.0
+# Of one question. The session polls between two attempts, so that the consumer stays in its group.
+_COMMITTED_S = 1.0
+# `close` gives up after it: a process that ends has seconds.
+_CLOSE_S = 5.0
 
 
 class KafkaPythonConsumer:
@@ -97,6 +101,10 @@ class KafkaPythonConsumer:
 
     def rewind(self, first: Mapping[TopicPartition, int]) -> bool:
         """See `SessionConsumer`."""
+        # While it joins, its connection to the coordinator is busy with that until all members
+        # have joined, and the assignment is about to change.
+        if self._consumer.group_metadata().state != MemberState.STABLE:
+            return False
         offsets: dict[KafkaPartition, int] = {}
         try:
             for partition in self._consumer.assignment():
@@ -121,7 +129,7 @@ class KafkaPythonConsumer:
 
     def close(self) -> None:
         """See `SessionConsumer`."""
-        self._consumer.close(autocommit=False)
+        self._consumer.close(autocommit=False, timeout_ms=round(_CLOSE_S * 1000))
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed here

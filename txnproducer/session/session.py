@@ -175,15 +175,15 @@ class TransactSession:
                 f"the batch before, of {len(self._open)} records, was not processed: put it into"
                 " `with session.transaction(batch):`, or its records would be skipped"
             )
-        if not self._goes_back():
-            return Batch(())
-        number = self._number
+        is_back, number = self._goes_back(), self._number
+        # On the way back as well: a consumer that does not poll cannot join, and is given up.
         records = self._consumer.poll(timeout, max_records)
         batch = Batch(records, self._consumer.group_metadata(), number)
+        is_known = self._is_known_member(batch.group_metadata)
         # The number last: partitions may be lost while the calls above return.
-        if not self._is_known_member(batch.group_metadata) or number != self._number:
+        if not is_back or not is_known or number != self._number:
             # The position may be older than another consumer's commit, so it is looked up again.
-            self._back = batch.first_offsets, False
+            self._back = self._earliest(batch), False
             return Batch(())
         self._open = batch if records else None
         return batch
@@ -195,6 +195,12 @@ class TransactSession:
         # Without a generation the coordinator could not fence the commit.
         self._identity = identity if identity[0] >= 0 and identity[1] else None
         return is_known and self._identity is not None
+
+    def _earliest(self, batch: Batch) -> dict[TopicPartition, int]:
+        """Return where to read on in partitions without a committed offset."""
+        before, _ = self._back or ({}, False)
+        found = batch.first_offsets
+        return {**found, **{place: min(n, found.get(place, n)) for place, n in before.items()}}
 
     def _goes_back(self) -> bool:
         """Go back to where the next poll has to read. Return whether that is done."""
