@@ -4,9 +4,9 @@ Why it exists: a kill between any two steps of a worker must neither lose, doubl
 record. Only many kills at random places show it.
 Owns: the workers' processes, the kills, the account. Must not know: how a session works.
 
-Three workers copy a keyed topic into another one, while a feeder writes. `python -m
-integration.session_kills --kills 200` kills them with SIGKILL, one after the other, and starts each
-again. The end reads the output at read_committed: each record once, those of a key in their order.
+Three workers copy a keyed topic into another one, while a feeder writes. `--kills 200` kills them
+with SIGKILL at random, and starts each of them again. The end reads the output at read_committed:
+each record once, in the order of its key.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import threading
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Self
 
 import confluent_kafka
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from integration.readers import Read, read_with_confluent
 from txnproducer import TransactionalProducer
@@ -34,8 +36,34 @@ PARTITIONS = 6
 KEYS = 12
 WORKERS = 3
 # Short, so that the group notices a killed worker soon. The broker allows no less.
+_CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_000}
+_OF_KAFKA_PYTHON = {
+    "session_timeout_ms": 6_000,
+    "heartbeat_interval_ms": 1_000,
+    # After a restart of a broker it would begin again after 30 seconds.
+    "reconnect_backoff_max_ms": 1_000,
+    "request_timeout_ms": 10_000,
+}
 CONSUMERS: dict[str, dict[str, Any]] = {
-    "kafka-python": {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000},
+    "kafka-python": _OF_KAFKA_PYTHON,
+    "kafka-python-cooperative": {
+        **_OF_KAFKA_PYTHON,
+        "partition_assignment_strategy": (CooperativeStickyAssignor,),
+    },
+    "confluent": _CLASSIC,
+    "confluent-cooperative": {
+        **_CLASSIC,
+        "partition.assignment.strategy": "cooperative-sticky",
+    },
+    "confluent-848": {"group.protocol": "consumer"},
+}
+_STATIC = "-static"
+# Of groups of KIP-848 the broker decides.
+BROKER = {
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+    "group.consumer.heartbeat.interval.ms": 1_000,
 }
 PRODUCER = {"linger_ms": 0, "transaction_timeout_ms": 15_000}
 _A_SECOND = 150  # records that the feeder writes
@@ -47,14 +75,26 @@ _SIGTERM_RATE = 0.15
 def open_session(
     consumer: str, servers: str, topics: tuple[str, str], transactional_id: str, **settings: Any
 ) -> TransactSession:
-    """Open a session from the first topic, with a consumer of a library."""
-    make = {"kafka-python": TransactSession.for_kafka_python}[consumer]
+    """Open a session from the first topic.
+
+    Args:
+        consumer: a name of `CONSUMERS`; with "-static" at its end it is a static member.
+        servers: of both clients.
+        topics: the input and the output.
+        transactional_id: of the producer; that of a static member as well.
+        **settings: of the session.
+    """
+    name, static, _ = consumer.partition(_STATIC)
+    is_confluent = name.startswith("confluent")
+    instance = "group.instance.id" if is_confluent else "group_instance_id"
+    common = {**CONSUMERS[name], **({instance: transactional_id} if static else {})}
+    make = TransactSession.for_confluent if is_confluent else TransactSession.for_kafka_python
     return make(
         [topics[0]],
         f"group-{topics[0]}",
         transactional_id,
         bootstrap_servers=servers,
-        consumer_settings={**CONSUMERS[consumer], **settings.pop("consumer_settings", {})},
+        consumer_settings={**common, **settings.pop("consumer_settings", {})},
         producer_settings={**PRODUCER, **settings.pop("producer_settings", {})},
         **settings,
     )
@@ -85,7 +125,7 @@ class Workers:
         self._processes: dict[int, Any] = {}
         self.ends: Counter[str] = Counter()
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> Self:
         for slot in range(WORKERS):
             self._start(slot)
         return self
@@ -150,7 +190,7 @@ class Feeder:
             while not self._stop.wait(0.2):
                 self.write(producer, _A_SECOND // 5)
 
-    def __enter__(self) -> Feeder:
+    def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         return self
@@ -193,7 +233,7 @@ class Watcher:
             time.sleep(0.1)
         return self.count >= count
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -229,7 +269,7 @@ def account(count: int, reads: list[Read]) -> Account:
     by_key = defaultdict(list)
     for read in reads:
         by_key[read.key].append(int(read.value or b"-1"))
-    pairs = (pair for numbers in by_key.values() for pair in zip(numbers, numbers[1:], strict=False))
+    pairs = (pair for numbers in by_key.values() for pair in pairwise(numbers))
     return Account(
         lost=sum(number not in results for number in range(count)),
         doubled=sum(results.values()) - len(results),
@@ -239,7 +279,12 @@ def account(count: int, reads: list[Read]) -> Account:
 
 @dataclass(frozen=True)
 class Campaign:
-    """The figures of a campaign."""
+    """The figures of a campaign.
+
+    Attributes:
+        longest_s: the longest time without a new result.
+        rest_s: from the last kill to the last result.
+    """
 
     consumer: str
     seed: int
@@ -248,20 +293,21 @@ class Campaign:
     records: int
     account: Account
     longest_s: float
+    rest_s: float
     took_s: float
 
-    ROW = "{:13}{:>6}{:>7}{:>7}{:>9}{:>6}{:>9}{:>14}{:>15}{:>9}"
+    ROW = "{:32}{:>6}{:>7}{:>9}{:>9}{:>6}{:>9}{:>14}{:>15}{:>8}{:>8}"
 
     @classmethod
     def head(cls) -> str:
         """Return the line above the rows."""
-        names = "consumer seed kills SIGTERM records lost doubled".split()
-        return cls.ROW.format(*names, "out of order", "longest gap s", "took s")
+        names = ("consumer", "seed", "kills", "SIGTERM", "records", "lost", "doubled")
+        return cls.ROW.format(*names, "out of order", "longest gap s", "rest s", "took s")
 
     def __str__(self) -> str:
         found = self.account
         figures = self.kills, self.terms, self.records, found.lost, found.doubled, found.disordered
-        times = f"{self.longest_s:.1f}", f"{self.took_s:.0f}"
+        times = f"{self.longest_s:.1f}", f"{self.rest_s:.1f}", f"{self.took_s:.0f}"
         return self.ROW.format(self.consumer, self.seed, *figures, *times)
 
 
@@ -282,7 +328,9 @@ def play(kafka: EmbeddedKafka, consumer: str, kills: int, seed: int, topics: Any
                 time.sleep(rng.uniform(0.3, 2.7))  # into a start, a poll, a batch, a rebalance
                 is_kill = rng.random() > _SIGTERM_RATE
                 workers.end(rng.randrange(WORKERS), signal.SIGKILL if is_kill else signal.SIGTERM)
+        ended_s = time.monotonic()
         watcher.reaches(feeder.count, _DONE_S)
+        rest_s = time.monotonic() - ended_s
     return Campaign(
         consumer,
         seed,
@@ -291,6 +339,7 @@ def play(kafka: EmbeddedKafka, consumer: str, kills: int, seed: int, topics: Any
         feeder.count,
         account(feeder.count, read_with_confluent(servers, topics[1], timeout=60)),
         watcher.longest_s,
+        rest_s,
         time.monotonic() - began_s,
     )
 
@@ -307,12 +356,14 @@ def main() -> int:
     """Run campaigns, print a table, and return 1 if a result is not exact."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200, help="of each campaign")
-    parser.add_argument("--consumer", choices=CONSUMERS, nargs="+", default=list(CONSUMERS))
+    names = [name + end for name in CONSUMERS for end in ("", _STATIC)]
+    usual = ["kafka-python", "confluent"]
+    parser.add_argument("--consumer", choices=names, nargs="+", default=usual)
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="a campaign for each")
     given = parser.parse_args()
     print(Campaign.head(), flush=True)
     found = []
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka(settings=BROKER) as kafka:
         for consumer in given.consumer:
             for seed in given.seed:
                 topics = make_topics(kafka, f"{consumer}-{seed}")

@@ -2,174 +2,120 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import random
-import signal
 import threading
 import time
-from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from integration.readers import read_with_confluent, values
+from integration.session_kills import Feeder, account, make_topics, open_session, play
 from tests.waiting import wait_until
-from txnproducer import TransactionalProducer
 from txnproducer.session import TransactSession
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
-PARTITIONS = 6
-KEYS = 12
-# Short, so that the group notices a killed worker soon. The broker allows no less.
-CONSUMER = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}
-PRODUCER = {"linger_ms": 0, "transaction_timeout_ms": 15_000}
+LONGEST_POLL = {
+    "kafka-python": {"max_poll_interval_ms": 6_000},
+    "confluent": {"max.poll.interval.ms": 6_000},
+}
 
 
 @pytest.fixture
 def topics(kafka, transactional_id):
-    names = f"in-{transactional_id}", f"out-{transactional_id}"
-    for name in names:
-        kafka.create_topic(name, partitions=PARTITIONS)
-    return names
+    return make_topics(kafka, transactional_id)
 
 
-def fill(kafka, topic, first, count):
-    """Write numbers, each key's in ascending order."""
-    with TransactionalProducer(kafka.bootstrap_servers, f"filler-{topic}") as producer:
-        producer.init_transactions()
-        with producer.transaction():
-            for number in range(first, first + count):
-                producer.send(topic, b"%d" % number, key=b"key %d" % (number % KEYS))
+@pytest.fixture(params=["kafka-python", "confluent"])
+def consumer(request) -> str:
+    return str(request.param)
 
 
-def open_session(servers, topics, transactional_id, **settings):
-    consumer = {**CONSUMER, **settings.pop("consumer", {})}
-    return TransactSession.for_kafka_python(
-        [topics[0]],
-        f"group-{topics[0]}",
-        transactional_id,
-        bootstrap_servers=servers,
-        consumer_settings=consumer,
-        producer_settings=PRODUCER,
-        **settings,
-    )
+@contextmanager
+def running(session: TransactSession, fn: Callable[..., Any]) -> Iterator[None]:
+    """Run a session in a thread, and stop it at the end of the block."""
+    stop, errors = threading.Event(), []
 
+    def run() -> None:
+        try:
+            session.run(fn, stop)
+        except BaseException as error:  # noqa: BLE001 - told at the end
+            errors.append(error)
 
-def results(kafka, topic):
-    return sorted(int(value or b"0") for value in committed(kafka, topic))
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
 
 
 def committed(kafka, topic) -> list[Any]:
     return values(read_with_confluent(kafka.bootstrap_servers, topic))
 
 
-def assert_in_order(kafka, topic):
-    """Check that each key's numbers ascend, as they did in the input."""
-    by_key = defaultdict(list)
-    for record in read_with_confluent(kafka.bootstrap_servers, topic):
-        by_key[record.key].append((record.partition, record.offset, int(record.value or b"0")))
-    for found in by_key.values():
-        numbers = [number for _, _, number in sorted(found)]
-        assert numbers == sorted(numbers)
-
-
-def work(servers, topics, transactional_id):
-    """Copy records until the process is ended; SIGTERM ends it in good order."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-
-    def copy(record, transaction):
-        transaction.send(topics[1], record.value, record.key)
-        time.sleep(0.001)  # so that a kill meets a batch
-
-    with open_session(servers, topics, transactional_id) as session:
-        session.run(copy, stop, max_records=20)
-
-
-def test_workers_join_leave_and_are_killed_at_random(kafka, topics, transactional_id):
-    spawn: Any = multiprocessing.get_context("spawn")
-    rng, workers, count = random.Random(11), {}, 0
-
-    def start(slot):
-        arguments = (kafka.bootstrap_servers, topics, f"{transactional_id}-{slot}")
-        workers[slot] = spawn.Process(target=work, args=arguments)
-        workers[slot].start()
-
-    try:
-        for slot in range(3):
-            start(slot)
-        for _ in range(6):
-            fill(kafka, topics[0], count, 300)
-            count += 300
-            time.sleep(rng.uniform(0.5, 3.0))  # into a poll, a batch, a rebalance
-            slot = rng.randrange(3)
-            if rng.random() < 0.7:
-                workers[slot].kill()
-            else:
-                os.kill(workers[slot].pid, signal.SIGTERM)
-            workers[slot].join(60)
-            start(slot)
-        wait_until(lambda: len(committed(kafka, topics[1])) >= count, longest_s=120)
-    finally:
-        for worker in workers.values():
-            worker.terminate()
-            worker.join(30)
-            worker.kill()
-    assert results(kafka, topics[1]) == list(range(count)), "each record has one result"
-    assert_in_order(kafka, topics[1])
+def test_workers_join_leave_and_are_killed_at_random(kafka, topics, consumer):
+    found = play(kafka, consumer, 4, 7, topics)
+    assert found.account.is_exact, found
+    assert found.terms > 0
 
 
 def test_a_function_that_is_slower_than_the_poll_interval_aborts_and_goes_on(
-    kafka, topics, transactional_id
+    kafka, topics, transactional_id, consumer
 ):
-    fill(kafka, topics[0], 0, 40)
-    stop, seen = threading.Event(), []
-    settings = {"max_poll_interval_ms": 6_000}
+    Feeder(kafka.bootstrap_servers, topics[0]).fill(40)
+    seen: list[int] = []
 
     def copy(record, transaction):
         transaction.send(topics[1], record.value, record.key)
         seen.append(record.offset)
         if len(seen) == 5:
-            time.sleep(9)  # longer than max_poll_interval_ms: the group gives up on it
+            time.sleep(8)  # longer than the poll interval: the group gives up on it
 
-    with open_session(
-        kafka.bootstrap_servers, topics, transactional_id, consumer=settings
-    ) as session:
-        running = threading.Thread(target=session.run, args=(copy, stop))
-        running.start()
-        try:
-            wait_until(lambda: len(committed(kafka, topics[1])) >= 40, longest_s=60)
-        finally:
-            stop.set()
-            running.join()
-    assert results(kafka, topics[1]) == list(range(40))
+    with (
+        open_session(
+            consumer,
+            kafka.bootstrap_servers,
+            topics,
+            transactional_id,
+            consumer_settings=LONGEST_POLL[consumer],
+        ) as session,
+        running(session, copy),
+    ):
+        wait_until(lambda: len(committed(kafka, topics[1])) >= 40, longest_s=60)
+    assert account(40, read_with_confluent(kafka.bootstrap_servers, topics[1])).is_exact
     assert len(seen) > 40, "the batch of the slow call was read again"
 
 
 def test_a_record_that_always_fails_is_in_the_dead_letter_topic_once(
-    kafka, topics, transactional_id
+    kafka, topics, transactional_id, consumer
 ):
     dead = f"dead-{transactional_id}"
     kafka.create_topic(dead)
-    fill(kafka, topics[0], 0, 30)
-    stop = threading.Event()
+    Feeder(kafka.bootstrap_servers, topics[0]).fill(30)
 
     def copy(record, transaction):
         transaction.send(topics[1], record.value, record.key)
         if record.value == b"7":
             raise ValueError("of the record")
 
-    with open_session(
-        kafka.bootstrap_servers, topics, transactional_id, max_failures=2, dead_letter_topic=dead
-    ) as session:
-        running = threading.Thread(target=session.run, args=(copy, stop))
-        running.start()
-        try:
-            wait_until(lambda: len(committed(kafka, topics[1])) >= 29, longest_s=60)
-        finally:
-            stop.set()
-            running.join()
-    assert results(kafka, topics[1]) == [number for number in range(30) if number != 7]
+    with (
+        open_session(
+            consumer,
+            kafka.bootstrap_servers,
+            topics,
+            transactional_id,
+            max_failures=2,
+            dead_letter_topic=dead,
+        ) as session,
+        running(session, copy),
+    ):
+        wait_until(lambda: len(committed(kafka, topics[1])) >= 29, longest_s=60)
+    results = sorted(int(value) for value in committed(kafka, topics[1]))
+    assert results == [number for number in range(30) if number != 7]
     (buried,) = read_with_confluent(kafka.bootstrap_servers, dead)
-    assert buried.value == b"7"
+    assert (buried.key, buried.value) == (b"key 7", b"7")
+    assert ("dlt-topic", topics[0].encode()) in buried.headers

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _FIRST_WAIT_S: Final = 0.05
 _LONGEST_WAIT_S: Final = 5.0
 
-__all__ = ["NEXT", "Attempt", "Bounds", "Next", "OpenBlock", "Run", "Step"]
+__all__ = ["NEXT", "Attempt", "Bounds", "Next", "OpenBlock", "Run", "Step", "waits"]
 
 
 class Next(Enum):
@@ -130,9 +130,7 @@ class Bounds:
 
         return kind(
             stop=lambda state: state.attempt_number >= self.attempts or self.is_time_up(),
-            # The random part keeps workers apart that have failed together.
-            wait=tenacity.wait_exponential(_FIRST_WAIT_S, max=_LONGEST_WAIT_S)
-            + tenacity.wait_random(0, _FIRST_WAIT_S),
+            wait=waits(),
             # Never after an interrupt or a cancellation, which may come at any place.
             retry=tenacity.retry_if_exception(
                 lambda error: isinstance(error, Exception) and is_worth_it(error)
@@ -147,6 +145,16 @@ class Bounds:
         if self.on_retry is not None and error is not None:
             wait_s = 0.0 if state.next_action is None else state.next_action.sleep
             self.on_retry(Attempt(state.attempt_number, error, wait_s))
+
+
+def waits() -> Any:
+    """Return tenacity's waits before the next run, which grow."""
+    import tenacity  # late, as above
+
+    # The random part keeps workers apart that have failed together.
+    return tenacity.wait_exponential(_FIRST_WAIT_S, max=_LONGEST_WAIT_S) + tenacity.wait_random(
+        0, _FIRST_WAIT_S
+    )
 
 
 B = TypeVar("B", bound=OpenBlock)

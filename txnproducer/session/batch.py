@@ -104,8 +104,16 @@ class SessionConsumer(Protocol):
         """Return the consumer's identity in its group."""
         ...
 
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read on from these offsets, in partitions that it still has."""
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions that it has."""
+        ...
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Read on from these offsets, in partitions that it still has.
+
+        Returns:
+            False if that is not possible now. `rewind` is the next call then.
+        """
         ...
 
     def rewind(self, first: Mapping[TopicPartition, int]) -> bool:
@@ -115,7 +123,8 @@ class SessionConsumer(Protocol):
             first: where to read on in partitions without a committed offset.
 
         Returns:
-            False if the offsets are not known yet, and no position was changed.
+            False if the offsets are not known yet. It is called again, after a poll of which no
+            record is used.
         """
         ...
 

@@ -16,6 +16,7 @@ from txnproducer.errors import (
     CommitFailedError,
     IllegalGenerationError,
     RebalanceInProgressError,
+    StaleMemberEpochError,
     UnknownMemberIdError,
 )
 from txnproducer.session.batch import Batch
@@ -29,6 +30,7 @@ _OF_THE_GROUP = (
     CommitFailedError,
     IllegalGenerationError,
     RebalanceInProgressError,
+    StaleMemberEpochError,
     UnknownMemberIdError,
 )
 

@@ -91,13 +91,18 @@ class KafkaPythonConsumer:
         """See `SessionConsumer`."""
         return self._consumer.group_metadata()
 
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def assignment(self) -> set[TopicPartition]:
+        """See `SessionConsumer`."""
+        return {TopicPartition(one.topic, one.partition) for one in self._consumer.assignment()}
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """See `SessionConsumer`."""
         assigned = self._consumer.assignment()
         for place, offset in offsets.items():
             partition = KafkaPartition(*place)
             if partition in assigned:
                 self._consumer.seek(partition, offset)
+        return True
 
     def rewind(self, first: Mapping[TopicPartition, int]) -> bool:
         """See `SessionConsumer`."""

@@ -1,8 +1,8 @@
 """A session that consumes, transforms and produces, exactly once.
 
-Owns: the order of polls and transactions, the way back after an abort, records that fail again and
-again. Must not know: how a consumer's library names things (`kafka_python`), the end of a batch's
-transaction (`block`), which failure is repeated (`transaction_runs`).
+Owns: the order of polls and transactions, the way back after an abort. Must not know: how a
+consumer's library names things (`kafka_python`), the end of a batch's transaction (`block`),
+records that fail again and again (`failures`), which failure is repeated (`transaction_runs`).
 Rules:
 * A batch is committed or given back before the next poll. So the position after an abort is the
   first record of the batch, unless partitions were lost meanwhile: then it is the committed one.
@@ -14,16 +14,15 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from txnproducer._protocol.backoff import doubled
-from txnproducer._shell.runs_in_threads import run_once
-from txnproducer._shell.transaction_runs import Bounds, Run
+from txnproducer._shell.runs_in_threads import as_kinds, run_once
+from txnproducer._shell.transaction_runs import Bounds, Run, waits
 from txnproducer.errors import (
     FencedInstanceIdError,
     IllegalStateError,
@@ -33,18 +32,19 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.records import TopicPartition
 from txnproducer.session.batch import Batch, Record, SessionConsumer
 from txnproducer.session.block import SessionBlock
+from txnproducer.session.clients import (
+    confluent_consumer,
+    kafka_python_consumer,
+    made,
+    refuse_bare,
+)
+from txnproducer.session.failures import Failures, PoisonError
 from txnproducer.transaction import Transaction
 
 __all__ = ["TransactSession"]
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
-_FIRST_PAUSE_MS = 50
-_LONGEST_PAUSE_MS = 5_000
-
-
-class _PoisonError(Exception):
-    """Leaves the block of a batch with a record that has failed. Its argument is the place."""
 
 
 class TransactSession:
@@ -83,13 +83,11 @@ class TransactSession:
         max_failures: int = 3,
         dead_letter_topic: str | None = None,
     ) -> None:
-        if max_failures < 1:
-            raise ValueError(f"max_failures={max_failures}: at least one call is needed")
+        self._failures = Failures(max_failures, dead_letter_topic)
+        refuse_bare(consumer)
         consumer.check()
         self._consumer = consumer
         self._producer = producer
-        self._max_failures = max_failures
-        self._dead_letter_topic = dead_letter_topic
         self._number = 0
         self._guard = threading.Lock()
         self._open: Batch | None = None
@@ -97,8 +95,6 @@ class TransactSession:
         self._identity: tuple[int, str] | None = None
         # Where the next poll has to read first, and whether no partition was lost since.
         self._back: tuple[dict[TopicPartition, int], bool] | None = None
-        # Of records that have failed: how often, and the last exception.
-        self._failures: dict[tuple[TopicPartition, int], tuple[int, Exception]] = {}
         consumer.subscribe(topics, self._note_loss)
 
     @classmethod
@@ -126,31 +122,53 @@ class TransactSession:
             max_failures: see the class.
             dead_letter_topic: likewise.
         """
-        from kafka import KafkaConsumer  # late: another consumer does not need it
-
-        from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
-
-        with contextlib.ExitStack() as stack:
-            producer = TransactionalProducer(
-                bootstrap_servers, transactional_id, **(producer_settings or {})
-            )
-            stack.callback(producer.close, 0)
-            producer.init_transactions()
-            consumer = KafkaConsumer(
-                bootstrap_servers=bootstrap_servers,
-                group_id=group_id,
-                **{**REQUIRED, **(consumer_settings or {})},
-            )
-            stack.callback(consumer.close, autocommit=False)
-            session = cls(
-                KafkaPythonConsumer(consumer),
+        make = partial(kafka_python_consumer, bootstrap_servers, group_id, consumer_settings or {})
+        common = bootstrap_servers, transactional_id, producer_settings or {}
+        with made(make, *common) as (consumer, producer):
+            return cls(
+                consumer,
                 producer,
                 topics,
                 max_failures=max_failures,
                 dead_letter_topic=dead_letter_topic,
             )
-            stack.pop_all()  # from here on the session closes both
-        return session
+
+    @classmethod
+    def for_confluent(
+        cls,
+        topics: Sequence[str],
+        group_id: str,
+        transactional_id: str,
+        *,
+        bootstrap_servers: str | list[str],
+        consumer_settings: dict[str, Any] | None = None,
+        producer_settings: dict[str, Any] | None = None,
+        max_failures: int = 3,
+        dead_letter_topic: str | None = None,
+    ) -> Self:
+        """Make a session with a consumer of confluent-kafka, and a producer. It closes both.
+
+        Args:
+            topics: to read from.
+            group_id: the consumer group.
+            transactional_id: of this process alone; see the page "Which transactional id".
+            bootstrap_servers: of both.
+            consumer_settings: for `confluent_kafka.Consumer`, by its names. Those that a session
+                needs are set.
+            producer_settings: for `TransactionalProducer`.
+            max_failures: see the class.
+            dead_letter_topic: likewise.
+        """
+        make = partial(confluent_consumer, bootstrap_servers, group_id, consumer_settings or {})
+        common = bootstrap_servers, transactional_id, producer_settings or {}
+        with made(make, *common) as (consumer, producer):
+            return cls(
+                consumer,
+                producer,
+                topics,
+                max_failures=max_failures,
+                dead_letter_topic=dead_letter_topic,
+            )
 
     def _note_loss(self) -> None:
         with self._guard:
@@ -175,7 +193,8 @@ class TransactSession:
                 f"the batch before, of {len(self._open)} records, was not processed: put it into"
                 " `with session.transaction(batch):`, or its records would be skipped"
             )
-        is_back, number = self._goes_back(), self._number
+        number = self._number
+        is_back = self._goes_back()
         # On the way back as well: a consumer that does not poll cannot join, and is given up.
         records = self._consumer.poll(timeout, max_records)
         batch = Batch(records, self._consumer.group_metadata(), number)
@@ -207,10 +226,10 @@ class TransactSession:
         if self._back is None:
             return True
         offsets, is_current = self._back
-        if is_current:
-            self._consumer.seek(offsets)
-        elif not self._consumer.rewind(offsets):
-            return False
+        if not (is_current and self._consumer.seek(offsets)):
+            if not self._consumer.rewind(offsets):
+                return False
+            self._failures.forget_elsewhere(self._consumer.assignment())
         self._back = None  # only now: a way back that has failed is tried again
         return True
 
@@ -245,8 +264,7 @@ class TransactSession:
             return  # `run` goes on; otherwise the next poll says that the batch is open
         self._open = None
         if outcome == "committed":
-            for record in batch:
-                self._failures.pop((record.topic_partition, record.offset), None)
+            self._failures.forget_before(batch.next_offsets)
         else:
             # By the next poll: an error here would hide the reason of the abort.
             self._back = batch.first_offsets, self._is_current(batch)
@@ -259,6 +277,7 @@ class TransactSession:
         stop: threading.Event,
         *,
         max_records: int = 500,
+        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> None:
         """Process records until `stop` is set.
 
@@ -269,81 +288,80 @@ class TransactSession:
             fn: gets each record, and the transaction of its batch.
             stop: ends it, after the batch under way.
             max_records: of one transaction.
+            retry_on: exceptions of the function that are no failures of a record, such as those of
+                a database that is down. The batch is aborted and read again until it succeeds.
 
         Raises:
             KafkaError: the producer has failed, or a commit stays in doubt: make a new session.
             Exception: of the function, without a dead-letter topic; or of the consumer's library,
                 for instance at a login.
         """
-        failed = 0
-        while not stop.is_set():
-            batch = self.poll(max_records=max_records)
-            if not batch:
-                continue
-            if self._process(batch, fn):
-                failed = 0
-                continue
-            # A failure that lasts must not take all of a processor.
-            stop.wait(doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failed) / 1000)
-            failed += 1
+        import tenacity  # late: one that processes batch by batch does not need it
 
-    def _process(self, batch: Batch, fn: Callable[[Record, Transaction], object]) -> bool:
-        """Process a batch. Return whether it was committed; if not, it is read again."""
+        kinds = as_kinds(retry_on)
+        # A failure that lasts must not take all of a processor.
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda is_committed: not is_committed),
+            wait=waits(),
+            stop=tenacity.stop_when_event_set(stop),
+            sleep=tenacity.sleep_using_event(stop),
+            retry_error_callback=lambda _: False,
+        )
+        while not stop.is_set():
+            retrying(self._process_next, fn, stop, max_records, kinds)
+
+    def _process_next(
+        self,
+        fn: Callable[[Record, Transaction], object],
+        stop: threading.Event,
+        max_records: int,
+        retry_on: tuple[type[BaseException], ...],
+    ) -> bool:
+        """Process the next batch. Return whether it was committed; if not, it is read again."""
+        batch = Batch(())
+        while not batch and not stop.is_set():
+            batch = self.poll(max_records=max_records)
+        return not batch or self._process(batch, fn, retry_on)
+
+    def _process(
+        self,
+        batch: Batch,
+        fn: Callable[[Record, Transaction], object],
+        retry_on: tuple[type[BaseException], ...],
+    ) -> bool:
+        def transform(transaction: Transaction) -> None:
+            for record in batch:
+                self._failures.process(record, fn, transaction, retry_on)
+
         block = self._block_of(batch)
-        run: Run[SessionBlock, None] = Run(block, Bounds(), has_look=False)
+        run: Run[SessionBlock, None] = Run(block, Bounds(retry_on=retry_on), has_look=False)
         try:
-            run_once(self._producer, lambda txn: self._transform(batch, fn, txn), run, str)
+            run_once(self._producer, transform, run, str)
         except Exception as error:
-            is_poison = isinstance(error, _PoisonError)
-            cause = error.__cause__
-            # A result that brokers refuse for good would be refused again and again.
-            is_for_good = isinstance(cause, KafkaError) and cause.recovery == "fix"
-            # Another process has this one's place in the group, and keeps it.
-            is_for_good = is_for_good or isinstance(error, FencedInstanceIdError)
-            if not is_poison and (is_for_good or not run.may_run_again):
+            if not self._is_read_again(error, run, retry_on):
                 raise
-            if is_poison and cause is not None and not self._may_be_read_again(error):
-                raise cause from None
-            _LOG.warning("%d records are read again: %r", len(batch), cause or error)
+            _LOG.warning("%d records are read again: %r", len(batch), error.__cause__ or error)
         finally:
             self._settle(batch, block.outcome)
         return block.outcome == "committed"
 
-    def _transform(
-        self, batch: Batch, fn: Callable[[Record, Transaction], object], transaction: Transaction
-    ) -> None:
-        for record in batch:
-            place = (record.topic_partition, record.offset)
-            count, error = self._failures.get(place, (0, None))
-            if error is not None and count >= self._max_failures:
-                self._bury(record, transaction, error)
-                continue
-            try:
-                fn(record, transaction)
-            except Exception as error:
-                # Another error of Kafka's is of the transaction, and not of the record.
-                if isinstance(error, KafkaError) and error.recovery != "fix":
-                    raise
-                self._failures[place] = count + 1, error
-                raise _PoisonError(place) from error
-
-    def _may_be_read_again(self, error: BaseException) -> bool:
-        count, _ = self._failures[error.args[0]]
-        return self._dead_letter_topic is not None or count < self._max_failures
-
-    def _bury(self, record: Record, transaction: Transaction, error: BaseException) -> None:
-        """Write a record that fails again and again to the dead-letter topic."""
-        place = f"{record.topic}-{record.partition}, offset {record.offset}"  # not its content
-        text = "the record of %s goes to the dead-letter topic %s: %r"
-        _LOG.warning(text, place, self._dead_letter_topic, error)
-        about = {
-            "dlt-topic": record.topic,
-            "dlt-partition": str(record.partition),
-            "dlt-offset": str(record.offset),
-            "dlt-error": repr(error),
-        }
-        headers = [*record.headers, *((name, value.encode()) for name, value in about.items())]
-        transaction.send(self._dead_letter_topic or "", record.value, record.key, headers)
+    def _is_read_again(
+        self,
+        error: Exception,
+        run: Run[SessionBlock, None],
+        retry_on: tuple[type[BaseException], ...],
+    ) -> bool:
+        """Return whether a batch is read again after an error. Raise a function's last error."""
+        if isinstance(error, (PoisonError, *retry_on)):
+            if isinstance(error, PoisonError) and not error.may_be_read_again:
+                raise error.error from None
+            return True
+        # A result that brokers refuse for good would be refused again and again.
+        cause = error.__cause__
+        is_for_good = isinstance(cause, KafkaError) and cause.recovery == "fix"
+        # Another process has this one's place in the group, and keeps it.
+        is_for_good = is_for_good or isinstance(error, FencedInstanceIdError)
+        return run.may_run_again and not is_for_good
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -1,0 +1,101 @@
+"""The two clients of a session: how they are made, and which consumers are refused.
+
+Owns: the libraries of the consumers, which are imported late, and what is closed if one of the two
+cannot be made. Must not know: polls, transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from txnproducer.errors import InvalidConfigurationError
+from txnproducer.producer import TransactionalProducer
+from txnproducer.session.batch import SessionConsumer
+
+__all__ = ["confluent_consumer", "kafka_python_consumer", "made", "refuse_bare"]
+
+_CONFLUENT: Final = (
+    "use TransactSession.for_confluent. A consumer of this library does not show its settings, so"
+    " that they can be checked only before it is made"
+)
+# By the package of their class.
+_ADVICE: Final = {
+    "kafka": "use TransactSession.for_kafka_python, or KafkaPythonConsumer(consumer) of"
+    " txnproducer.session.kafka_python",
+    "confluent_kafka": _CONFLUENT,
+    "cimpl": _CONFLUENT,  # the name that the library's own module has for itself
+    "aiokafka": "use TransactSession.for_kafka_python or TransactSession.for_confluent, in a"
+    " thread. The `poll` of this library is asynchronous, and its member id is private, so that a"
+    " consumer which its group has given up on could not be fenced",
+}
+
+
+def refuse_bare(consumer: object) -> None:
+    """Refuse a library's consumer itself.
+
+    Raises:
+        InvalidConfigurationError: it is one; the error names the way to use it, or another.
+    """
+    advice = _ADVICE.get(type(consumer).__module__.partition(".")[0])
+    if advice is not None:
+        raise InvalidConfigurationError(
+            f"consumer: a session does not take a {type(consumer).__name__} itself; {advice}"
+        )
+
+
+def kafka_python_consumer(
+    bootstrap_servers: str | list[str], group_id: str, settings: Mapping[str, Any]
+) -> SessionConsumer:
+    """Make a consumer of kafka-python."""
+    from kafka import KafkaConsumer  # late: another consumer does not need it
+
+    from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
+
+    return KafkaPythonConsumer(
+        KafkaConsumer(
+            bootstrap_servers=bootstrap_servers, group_id=group_id, **{**REQUIRED, **settings}
+        )
+    )
+
+
+def confluent_consumer(
+    bootstrap_servers: str | list[str], group_id: str, settings: Mapping[str, Any]
+) -> SessionConsumer:
+    """Make a consumer of confluent-kafka.
+
+    Raises:
+        InvalidConfigurationError: the library is missing, or a setting is refused.
+    """
+    try:
+        from txnproducer.session.confluent import ConfluentConsumer  # late: it is an extra
+    except ImportError as error:
+        raise InvalidConfigurationError(
+            "TransactSession.for_confluent needs the library 'confluent-kafka', which is not"
+            " installed: pip install 'txnproducer[confluent]'"
+        ) from error
+    servers = (
+        bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+    )
+    return ConfluentConsumer({"bootstrap.servers": servers, "group.id": group_id, **settings})
+
+
+@contextlib.contextmanager
+def made(
+    make_consumer: Callable[[], SessionConsumer],
+    bootstrap_servers: str | list[str],
+    transactional_id: str,
+    producer_settings: Mapping[str, Any],
+) -> Iterator[tuple[SessionConsumer, TransactionalProducer]]:
+    """Make a consumer and a producer, and close both if the block fails."""
+    with contextlib.ExitStack() as stack:
+        producer = TransactionalProducer(bootstrap_servers, transactional_id, **producer_settings)
+        stack.callback(producer.close, 0)
+        # Before the consumer joins. It aborts the transaction that a killed process has left, of
+        # which the offsets are not known as long as it is open.
+        producer.init_transactions()
+        consumer = make_consumer()
+        stack.callback(consumer.close)
+        yield consumer, producer
+        stack.pop_all()
