@@ -23,7 +23,8 @@ from pathlib import Path
 
 from txnproducer.testing._config import HOST
 from txnproducer.testing._polling import wait_until
-from txnproducer.testing._process import Watcher, free_ports, tail
+from txnproducer.testing._ports import PortClaims
+from txnproducer.testing._process import Watcher, tail
 
 _USERS = ("postgres", "nobody")
 _PACKAGES = Path("/usr/lib/postgresql")  # Debian puts no `initdb` on the path
@@ -49,7 +50,7 @@ def postgres() -> Iterator[str]:
     """
     programs, user = _programs(), _user()
     folder = Path(tempfile.mkdtemp(prefix="txnproducer-postgres-"))
-    watcher = Watcher()
+    watcher, claims = Watcher(), PortClaims(HOST)
     watcher.remove_folder(folder)
     try:
         if user is not None:
@@ -58,7 +59,7 @@ def postgres() -> Iterator[str]:
         initdb = _start((str(programs / "initdb"), *data, *_INITDB), folder, user)
         if initdb.wait(_START_S) != 0:
             raise PostgresError(f"initdb has failed:\n{tail(folder / _LOG)}")
-        port = free_ports(1, HOST)[0]
+        port = claims.choose(1)[0]
         command = (str(programs / "postgres"), *data, "-p", str(port), *_SERVER)
         server = _start(command, folder, user)
         watcher.add(server.pid)
@@ -69,6 +70,7 @@ def postgres() -> Iterator[str]:
             _end(server)
             watcher.forget(server.pid)
     finally:
+        claims.close()
         watcher.close()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -88,6 +88,22 @@ def test_an_abort_takes_an_advance_back(ledger, producer):
         assert ledger_of_next_start(ledger, producer) == 3
 
 
+def test_an_entry_does_not_pass_the_serializers_of_the_records(ledger, producer, kafka):
+    def serializer(value):
+        return json.dumps(value).encode()
+
+    with producer(value_serializer=serializer, key_serializer=serializer) as one:
+        book = ledger()
+        book.take_over(one)
+        with one.transaction():
+            one.send("orders", {"a": 1}, key="k")
+            book.advance(1, after=None)
+        assert [(each.key, each.value) for each in kafka.records("orders")] == [
+            (b'"k"', b'{"a": 1}')
+        ]
+    assert ledger_of_next_start(ledger, producer) == 1
+
+
 def ledger_of_next_start(ledger, producer):
     with producer() as next_one:
         return ledger().take_over(next_one)

@@ -5,7 +5,7 @@ of what was serialized for too long. Must not know: the forms of serializers
 (`txnproducer.serializers`). Nothing here changes any state, so a refused call has no effect.
 Rules:
 * No lock is held: a serializer may take any time, be interrupted, and call the producer.
-* None is not serialized.
+* None is not serialized, and neither are bytes that are marked as `Serialized`.
 * Producers without serializers never come here.
 """
 
@@ -23,7 +23,7 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError, SerializationError
 from txnproducer.serializers import Field, HeaderList, SerializerCall, call_of
 
-__all__ = ["RecordSerializers", "within_transaction"]
+__all__ = ["RecordSerializers", "as_serialized", "within_transaction"]
 
 T = TypeVar("T")
 
@@ -43,6 +43,17 @@ def within_transaction(
     with lock:
         core.refuse_if_ended(transaction)
     return made
+
+
+class Serialized(bytes):
+    """Bytes that no serializer gets: a ledger's entry, or a record that goes on as it came."""
+
+    __slots__ = ()
+
+
+def as_serialized(data: bytes | None) -> bytes | None:
+    """Mark bytes that no serializer gets."""
+    return None if data is None else Serialized(data)
 
 
 class RecordSerializers:
@@ -138,9 +149,9 @@ class RecordSerializers:
         self, topic: str, key: Any, value: Any, headers: HeaderList
     ) -> tuple[Any, Any, tuple[Header, ...]]:
         # The key first, as in the Java client. confluent-kafka's rules may need it for the value.
-        if key is not None and self._key is not None:
+        if self._key is not None and not isinstance(key, Serialized | None):
             key = _bytes_of("key", key, self._key, topic, headers)
-        if value is not None and self._value is not None:
+        if self._value is not None and not isinstance(value, Serialized | None):
             value = _bytes_of("value", value, self._value, topic, headers)
         try:
             return key, value, check_headers(headers)

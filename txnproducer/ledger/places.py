@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from txnproducer._shell.serialization import as_serialized
 from txnproducer.admin import ask, committed_offsets, partition_count
 from txnproducer.errors import TopicExistsError
 from txnproducer.ledger import compacted_topic
@@ -105,7 +106,8 @@ class InTopic:
 
     def write(self, producer: TransactionalProducer, state: LedgerState) -> None:
         """See `Place`."""
-        producer.send(self._topic, state.value(), self._key.encode(), partition=0)
+        value, key = as_serialized(state.value()), as_serialized(self._key.encode())
+        producer.send(self._topic, value, key, partition=0)
 
 
 class InOffsets:

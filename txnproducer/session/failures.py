@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 
+from txnproducer._shell.serialization import as_serialized
 from txnproducer.errors import KafkaError
 from txnproducer.records import TopicPartition
 from txnproducer.session.batch import Record
@@ -102,7 +103,9 @@ class Failures:
             "dlt-error": repr(error),
         }
         headers = [*record.headers, *((name, value.encode()) for name, value in about.items())]
-        transaction.send(self._dead_letter_topic or "", record.value, record.key, headers)
+        # As they came: the producer's serializers are for the results.
+        value, key = as_serialized(record.value), as_serialized(record.key)
+        transaction.send(self._dead_letter_topic or "", value, key, headers)
 
     def forget_before(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Forget the records before these offsets, which are committed."""
