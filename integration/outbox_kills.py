@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,43 +43,47 @@ class Relay:
 
     Attributes:
         command: that starts it.
+        log: of all its processes.
         process: the present one.
-        woken: processes that have slept, and end by themselves.
-        sleepers: processes that were stopped, each with the time at which it wakes.
+        sleepers: processes that were stopped, each with the timer that wakes it. A process that
+            was woken ends by itself.
     """
 
     command: list[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    sleepers: list[tuple[float, subprocess.Popen[bytes]]] = field(default_factory=list)
-    woken: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    sleepers: list[tuple[threading.Timer, subprocess.Popen[bytes]]] = field(default_factory=list)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
 
+    def start_if_ended(self) -> None:
+        if self.process is not None and self.process.poll() is not None:
+            self.start()
+
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
-    def put_to_sleep(self, until_s: float) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-        self.sleepers.append((until_s, self.process))
-
-    def wake(self, now_s: float) -> None:
-        for one in [one for one in self.sleepers if one[0] <= now_s]:
-            self.sleepers.remove(one)
-            one[1].send_signal(signal.SIGCONT)
-            self.woken.append(one[1])
+    def put_to_sleep(self, seconds: float) -> None:
+        process = self.process
+        if process is None:
+            return
+        process.send_signal(signal.SIGSTOP)
+        # On a thread: the program may wait for a lock that the sleeper has in the database.
+        timer = threading.Timer(seconds, process.send_signal, (signal.SIGCONT,))
+        timer.start()
+        self.sleepers.append((timer, process))
 
     def end(self) -> None:
-        for process in (*self.woken, *(each for _, each in self.sleepers)):
+        self.kill()
+        for timer, process in self.sleepers:
+            timer.cancel()
+            timer.join()
             process.kill()
             process.wait()
-        if self.process is not None:
-            self.kill()
 
 
 @dataclass
@@ -160,14 +165,12 @@ def campaign(
                 writer.write()
                 time.sleep(_ENQUEUE_S)
                 now_s = time.monotonic()
-                for relay in relays:
-                    relay.wake(now_s)
                 if now_s < next_s:
                     continue
                 next_s = now_s + rng.uniform(0.3, _LONGEST_LIFE_S / 2)
                 relay = rng.choice(relays)
                 if rng.random() < 0.25:
-                    relay.put_to_sleep(now_s + rng.uniform(1, 6))
+                    relay.put_to_sleep(rng.uniform(1, 6))
                     slept += 1
                 else:
                     relay.kill()
@@ -203,10 +206,7 @@ def _drain(outbox: Outbox, relays: list[Relay], folder: Path) -> None:
     until_s = time.monotonic() + _DRAIN_S
     while outbox.backlog()["waiting"]:
         for relay in relays:
-            relay.wake(time.monotonic())
-            assert relay.process is not None
-            if relay.process.poll() is not None:
-                relay.start()
+            relay.start_if_ended()
         if time.monotonic() > until_s:
             logs = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
             raise AssertionError(f"rows are left: {outbox.backlog()}\n{logs}")
