@@ -27,14 +27,14 @@ class FailedImportError(Exception):
 
 def import_file(bootstrap_servers: str, topic: str, name: str, file: Path, luck: float) -> None:
     """Import the lines that are not committed yet; fail at some line, if there is no luck."""
-    ledger = Ledger(name)
+    ledger = Ledger(name, start=0)
     with (
         TransactionalProducer(bootstrap_servers, name) as producer,
         file.open("rb") as source,
     ):
         # A byte of the file. It is asked for after the program before was fenced, so that it
         # cannot change any more.
-        position = ledger.take_over(producer) or 0
+        position = ledger.take_over(producer)
         source.seek(position)
         while lines := [line for _, line in zip(range(MOST_LINES), source, strict=False)]:
             with producer.transaction():

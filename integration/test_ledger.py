@@ -21,7 +21,9 @@ LINES = 40
 
 
 def new_ledger(place: Where, name: str, topic: str) -> Ledger:
-    return Ledger(name, topic if place == "offsets" else None, ledger=place, on_missing="begin")
+    return Ledger(
+        name, topic if place == "offsets" else None, ledger=place, on_missing="begin", start=0
+    )
 
 
 def looked(ledger: Ledger, servers: str) -> LedgerState:
@@ -42,7 +44,7 @@ def import_lines(servers: str, topic: str, place: Where, name: str, killed_at: i
 
     ledger = new_ledger(place, name, topic)
     with TransactionalProducer(servers, name, linger_ms=0) as producer:
-        done = ledger.take_over(producer) or 0
+        done = ledger.take_over(producer)
         while done < LINES:
             perhaps_die()
             until = min(done + 7, LINES)
@@ -77,9 +79,9 @@ def test_a_look_waits_for_an_open_transaction_and_finds_the_committed_entry(
 ):
     servers, ledger = kafka.bootstrap_servers, new_ledger(place, transactional_id, topic)
     with TransactionalProducer(servers, transactional_id) as producer:
-        assert ledger.take_over(producer) is None
+        assert ledger.take_over(producer) == 0
         with producer.transaction():
-            ledger.advance("a", after=None)
+            ledger.advance("a", after=0)
         producer.begin_transaction()
         ledger.advance("b", after="a")
         producer.flush()

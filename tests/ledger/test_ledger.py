@@ -69,6 +69,21 @@ def test_a_position_is_committed_with_the_records_and_found_by_the_next_start(le
         assert ledger().take_over(second) == {"offset": 25}
 
 
+def test_a_ledger_begins_at_the_position_of_its_program(ledger, producer):
+    with producer() as one:
+        assert ledger(start=(0, 1)).take_over(one) == [0, 1]
+    with producer() as one:
+        book = ledger(start=5)  # nothing was advanced, so the program may begin elsewhere
+        assert book.take_over(one) == 5
+        with one.transaction(), pytest.raises(LedgerError, match="is at 5"):
+            book.advance(6, after=None)
+        advance(book, one, 6, 5)
+    with producer() as one:
+        assert ledger(start=0).take_over(one) == 6
+    with pytest.raises(ValueError, match="start="):
+        ledger(start=b"")
+
+
 def test_an_abort_takes_an_advance_back(ledger, producer):
     with producer() as one:
         book = ledger()

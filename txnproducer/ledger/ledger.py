@@ -29,7 +29,7 @@ from txnproducer.errors import CommitOutcomeUnknownError, IllegalStateError
 from txnproducer.ledger.errors import LedgerError
 from txnproducer.ledger.outcomes import watch_outcome
 from txnproducer.ledger.places import InOffsets, InTopic, Place
-from txnproducer.ledger.state import LedgerState, now_ms, text_of
+from txnproducer.ledger.state import LedgerState, checked, now_ms, text_of
 from txnproducer.producer import TransactionalProducer
 from txnproducer.transaction import Outcome
 
@@ -62,9 +62,9 @@ class Ledger:
 
     For example, the lines of a file::
 
-        ledger = Ledger("import")
+        ledger = Ledger("import", start=0)
         with TransactionalProducer("localhost:9092", "import-0") as producer:
-            done = ledger.take_over(producer) or 0
+            done = ledger.take_over(producer)
             for number, line in lines_after(done):
                 with producer.transaction():
                     producer.send("lines", line)
@@ -90,6 +90,7 @@ class Ledger:
             "begin" there for the first start.
         on_foreign: the step if the ledger belongs to another transactional id: "stop" with a
             `LedgerError`, or "take_over", which fences that id first.
+        start: the position before the first advance, such as 0.
 
     Raises:
         ValueError: an argument does not fit; the error names it.
@@ -103,6 +104,7 @@ class Ledger:
         ledger: Literal["topic", "offsets"] = "topic",
         on_missing: Literal["begin", "stop"] | None = None,
         on_foreign: Literal["stop", "take_over"] = "stop",
+        start: Any = None,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
@@ -116,6 +118,7 @@ class Ledger:
         self._place = _place_of(name, topic, ledger)
         self._on_missing = on_missing or ("stop" if self._place.expires else "begin")
         self._on_foreign = on_foreign
+        self._first = None if start is None else checked("start", start)
         self._producer: TransactionalProducer | None = None
         self._state: LedgerState | None = None
         self._last: _Advance | None = None
@@ -135,7 +138,7 @@ class Ledger:
             producer: with a transactional id, and not initialized.
 
         Returns:
-            The last committed position; None if there is none. It is as JSON gives it: a tuple
+            The last committed position; `start` if there is none. It is as JSON gives it: a tuple
             comes back as a list.
 
         Raises:
@@ -159,7 +162,7 @@ class Ledger:
             with producer.transaction():
                 self._place.write(producer, found)
         self._state = found
-        return found.position
+        return self._position_of(found)
 
     def _check_producer(self, producer: TransactionalProducer) -> ProducerConfig:
         if not isinstance(producer, TransactionalProducer):
@@ -195,7 +198,7 @@ class Ledger:
         if known is not None and (found is None or found.advances < known.advances):
             raise LedgerError(
                 f"{self!r} was set back: this program has committed advance {known.advances}"
-                f" ({text_of(known.position):.100}), and the cluster has"
+                f" ({_short(known.position)}), and the cluster has"
                 f" {'no entry' if found is None else f'advance {found.advances}'}. Its topic was"
                 " deleted or restored, or an unclean leader election has lost records. Nothing was"
                 " written. Way out: compare the records with the source, and start the program"
@@ -241,13 +244,16 @@ class Ledger:
 
     @property
     def position(self) -> Any:
-        """The position that the last committed transaction has left; None before the first.
+        """The position that the last committed transaction has left; `start` before the first.
 
         Raises:
             IllegalStateError: the ledger was not taken over.
             CommitOutcomeUnknownError: the last advance is in a commit in doubt.
         """
-        return self._settled().position
+        return self._position_of(self._settled())
+
+    def _position_of(self, state: LedgerState) -> Any:
+        return state.position if state.advances else self._first
 
     def advance(self, position: Any, *, after: Any) -> None:
         """Add a position to the open transaction. It counts once that is committed.
@@ -270,10 +276,11 @@ class Ledger:
         """
         state = self._settled()
         following = state.moved_to(position)
-        if text_of(after) != text_of(state.position):
+        present = text_of("position", self._position_of(state))
+        if text_of("after", after) != present:
             raise LedgerError(
-                f"advance({text_of(position):.100}, after={text_of(after):.100}) does not fit"
-                f" {self!r}, which is at {text_of(state.position):.100}. Nothing was written."
+                f"advance({_short(position)}, after={_short(after)}) does not fit {self!r}, which"
+                f" is at {present:.100}. Nothing was written."
                 " Either the program has lost count, or it has gone on after an error without a"
                 " look at the ledger. Way out: abort, and go on from ledger.position"
             )
@@ -281,9 +288,9 @@ class Ledger:
         last = self._last
         if last is None:
             last = self._last = _Advance(watch_outcome(producer), following)
-        elif last.is_added or text_of(last.state.position) != text_of(position):
+        elif last.is_added or last.state != following:
             raise IllegalStateError(
-                f"{self!r} was advanced to {text_of(last.state.position):.100} in this"
+                f"{self!r} was advanced to {_short(last.state.position)} in this"
                 " transaction: a transaction advances a ledger once. Commit or abort before the"
                 " next"
             )
@@ -298,7 +305,7 @@ class Ledger:
         if last is not None and outcome in ("committed", "unknown"):
             if outcome == "unknown" or not last.is_added:
                 raise CommitOutcomeUnknownError(
-                    f"whether {self!r} is at {text_of(last.state.position):.100} is not known. The"
+                    f"whether {self!r} is at {_short(last.state.position)} is not known. The"
                     " transaction of that advance has an unknown outcome, or the advance itself"
                     " was interrupted. Way out: resolve_outcome() of the producer; or close it,"
                     " make a new one, and take over"
@@ -350,6 +357,10 @@ def _place_of(name: str, topic: str | None, ledger: str) -> Place:
             " there, such as that of the records"
         )
     return InOffsets(name, topic)
+
+
+def _short(position: Any) -> str:
+    return text_of("position", position)[:100]
 
 
 def _security(config: ProducerConfig) -> dict[str, Any]:

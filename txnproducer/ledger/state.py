@@ -47,7 +47,9 @@ class LedgerState:
         Raises:
             ValueError: the position is no JSON, None, or too long.
         """
-        return LedgerState(checked(position), self.advances + 1, self.transactional_id, now_ms())
+        return LedgerState(
+            checked("position", position), self.advances + 1, self.transactional_id, now_ms()
+        )
 
     def metadata(self) -> str:
         """Return all but the number, as a text.
@@ -105,24 +107,24 @@ class LedgerState:
         )
 
 
-def checked(position: Any) -> Any:
+def checked(name: str, position: Any) -> Any:
     """Return a position as it will be read: JSON has no tuples, for example.
 
     Raises:
         ValueError: it is no JSON, None, or longer than 3,500 bytes as JSON in UTF-8.
     """
     if position is None:
-        raise ValueError("position=None: None means that there is no position yet")
-    text = text_of(position)
+        raise ValueError(f"{name}=None: None means that there is no position yet")
+    text = text_of(name, position)
     if len(text.encode()) > MOST_POSITION_BYTES:
         raise ValueError(
-            f"position={text!r:.60} has {len(text.encode())} bytes as JSON: a ledger takes at most"
+            f"{name}={text!r:.60} has {len(text.encode())} bytes as JSON: a ledger takes at most"
             f" {MOST_POSITION_BYTES}. Way out: a key of it, or a digest, in its place"
         )
     return json.loads(text)
 
 
-def text_of(position: Any) -> str:
+def text_of(name: str, position: Any) -> str:
     """Return a position as JSON, in one form for equal positions.
 
     Raises:
@@ -132,7 +134,7 @@ def text_of(position: Any) -> str:
         return _json(position)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"position={position!r:.60} is no JSON ({error}): use numbers, texts, lists and dicts"
+            f"{name}={position!r:.60} is no JSON ({error}): use numbers, texts, lists and dicts"
         ) from error
 
 

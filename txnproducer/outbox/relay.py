@@ -324,13 +324,13 @@ class OutboxRelay:
         config = replace(self._config, transactional_id=f"outbox.{relay}")
         producer, ledger = TransactionalProducer.from_config(config), self._ledger(relay)
         try:
-            return producer, ledger, int(ledger.take_over(producer) or 0)
+            return producer, ledger, int(ledger.take_over(producer))
         except BaseException:
             producer.close(_CLOSE_S)
             raise
 
     def _ledger(self, relay: str) -> Ledger:
-        return Ledger(f"outbox.{relay}", self._ledger_topic)
+        return Ledger(f"outbox.{relay}", self._ledger_topic, start=0)
 
     def _is_set_back(self, relay: str, claim: Claim, batch: int) -> bool:
         """Return whether database and ledger do not fit, if that is accepted.
