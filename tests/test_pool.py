@@ -112,6 +112,7 @@ def in_memory(kafka, tmp_path, monkeypatch):
     """Return a pool with producers of an in-memory Kafka."""
     monkeypatch.setattr(transaction_runs, "_FIRST_WAIT_S", 0)
     settings = {**SETTINGS, "lock_folder": tmp_path, "transaction_timeout_ms": 100}
+    settings |= {"max_block_ms": 1_000, "request_timeout_ms": 500, "delivery_timeout_ms": 2_000}
     with ProducerPool(kafka.listen(), "svc", worker=0, **settings) as pool:
         yield pool
 
@@ -255,6 +256,32 @@ def test_a_doubt_without_a_look_is_raised(pool, clients):
     with pytest.raises(CommitOutcomeUnknownError):
         pool.run(write)
     assert len(clients) == 1
+
+
+def test_a_commit_and_an_abort_that_time_out_leave_a_doubt_and_not_a_wait(kafka, in_memory):
+    in_memory.run(write)
+
+    def write_and_lose_the_ends(transaction):
+        write(transaction)
+        kafka.lose_answer("EndTxn", times=1_000)
+
+    with pytest.raises(CommitOutcomeUnknownError, match="given up the producer") as found:
+        in_memory.run(write_and_lose_the_ends, attempts=1)
+    assert isinstance(found.value.__cause__, KafkaTimeoutError)
+    kafka.clear_faults()
+
+
+def test_a_time_out_before_the_commit_says_that_the_transaction_is_aborted(kafka, in_memory):
+    in_memory.run(write)
+
+    def write_to_nobody(transaction):
+        write(transaction)
+        kafka.stop_node(0)
+
+    with pytest.raises(KafkaTimeoutError) as found:
+        in_memory.run(write_to_nobody, attempts=1)
+    assert found.value.__notes__ == ["The transaction's outcome: aborted"]
+    kafka.start_node(0)
 
 
 # --- the ends ------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from contextlib import suppress
 
 import pytest
 
+from txnproducer._shell.pool_members import Member
 from txnproducer._shell.worker_slots import WorkerIds
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.pool import ProducerPool, _Member
+from txnproducer.pool import ProducerPool
 
 
 @pytest.fixture
@@ -165,5 +166,5 @@ def test_a_pool_forgets_its_parent_in_each_child(tmp_path, fork):
         told = fork(lambda: pool._ids.take()).told
         assert told.startswith("svc-")
         assert told != mine
-        pool._idle.append(_Member(mine, os.getpid()))
+        pool._idle.append(Member(mine, os.getpid()))
         assert fork(lambda: str(len(pool._idle))).told == "0"

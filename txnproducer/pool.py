@@ -1,58 +1,34 @@
 """A pool of producers for services: one for each thread that writes, made and renewed as needed.
 
-Owns: the producers, their loan to threads, their renewal. Must not know: how a run of a function
-is repeated (`transaction_runs`), where an id comes from (`worker_slots`).
+Owns: the producers, from their making to their end. Must not know: how a run of a function is
+repeated (`transaction_runs`), which member is lent, and when the pool ends (`pool_members`).
 Rules:
 * A producer is on loan to one thread at a time. It is made when all others are on loan.
 * A producer that has failed is closed before another one takes its id.
-* An id that another producer may have taken is left to it, and the pool ends. Two that take it
-  back and forth would fence each other for ever.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-from txnproducer._core.transactions.transaction_loss import is_taken_over, may_be_taken_over
+from txnproducer._shell.pool_members import CLOSE_FAILED_S, Member, PoolMembers, outcome_in_error
 from txnproducer._shell.runs_in_threads import as_kinds, refuse_coroutine, run_once
-from txnproducer._shell.transaction_runs import NEXT, Attempt, Bounds, Next, Run
-from txnproducer._shell.worker_slots import WorkerIds, forget_at_fork
-from txnproducer.config import ProducerConfig
-from txnproducer.errors import (
-    IllegalStateError,
-    InvalidConfigurationError,
-    KafkaError,
-    ProducerFencedError,
-)
+from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
 from txnproducer.producer import TransactionalProducer
 from txnproducer.transaction import Transaction
 
 __all__ = ["ProducerPool"]
 
 T = TypeVar("T")
-
-# The end of a failed producer: nothing of it is worth a wait.
-CLOSE_FAILED_S = 0.5
+_Member: TypeAlias = Member[TransactionalProducer]
 
 
-@dataclass(eq=False)
-class _Member:
-    """An id of the pool, and the producer that has it now."""
-
-    transactional_id: str
-    process: int
-    producer: TransactionalProducer | None = field(default=None, repr=False)
-
-
-class ProducerPool:
+class ProducerPool(PoolMembers[TransactionalProducer]):
     """Producers with transactional ids of their own, for the threads of a service.
 
     A program in short::
@@ -75,6 +51,11 @@ class ProducerPool:
         most_workers: numbers that are tried without `worker`.
         settings: as for `TransactionalProducer`, without `transactional_id`.
 
+    Attributes:
+        failure: the error after which the pool makes no more producers, since another one may have
+            taken an id; None as long as it works. A health check that reports it has the process
+            replaced.
+
     Raises:
         InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
     """
@@ -89,24 +70,7 @@ class ProducerPool:
         most_workers: int = 64,
         **settings: Any,
     ) -> None:
-        folder = None if lock_folder is None else Path(lock_folder)
-        self._ids = WorkerIds(name, worker, folder, most_workers)
-        # Refused here, and not when the first producer is needed.
-        self._config = config_of_pool(bootstrap_servers, name, settings)
-        self._reset()
-        forget_at_fork(self)
-
-    def forget_parent(self) -> None:
-        """Forget all that is the parent's, in a forked process."""
-        self._ids.leave_to_parent()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._taken: KafkaError | None = None  # once another producer has taken an id
-        self._guard = threading.Lock()
-        self._idle: list[_Member] = []
-        self._lent = 0
-        self._is_closed = False
+        super().__init__(bootstrap_servers, name, worker, lock_folder, most_workers, settings)
 
     # --- runs ----------------------------------------------------------------------------------
 
@@ -133,7 +97,8 @@ class ProducerPool:
 
         Raises:
             InvalidConfigurationError: another process has this worker; nothing was fenced.
-            KafkaError: the transaction is not committed, or it is not known.
+            CommitOutcomeUnknownError: it is not known whether the transaction is committed.
+            KafkaError: the transaction is aborted.
         """
         refuse_coroutine(fn)
         bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
@@ -151,18 +116,15 @@ class ProducerPool:
                 look = partial(self._look, member, is_written)
                 try:
                     return run_once(producer, fn, run, look)
-                except BaseException as error:
+                except BaseException:
                     self._drop_if_failed(member, producer)
-                    tell_outcome(error, run)
                     raise
 
             def is_worth_it(error: BaseException) -> bool:
-                if may_be_taken(error):
-                    self._taken = self._taken or as_taken(error)
-                    return False
-                return is_worth_another_run(error, runs)
+                return self._is_worth_another_run(error, runs)
 
-            result: T = bounds.retrying(Retrying, is_worth_it)(attempt)
+            with outcome_in_error(runs):
+                result: T = bounds.retrying(Retrying, is_worth_it)(attempt)
             return result
 
     def _look(self, member: _Member, is_written: Callable[[], bool] | None) -> str:
@@ -194,40 +156,13 @@ class ProducerPool:
         try:
             yield member
         finally:
-            self._take_back(member)
-
-    def _lend(self) -> _Member:
-        with self._guard:
-            if self._is_closed:
-                raise IllegalStateError("this ProducerPool is closed: make another one")
-            refuse_taken(self._taken)
-            self._lent += 1
-            if self._idle:
-                return self._idle.pop()  # the one used last, whose connections are warm
-        try:
-            return _Member(self._ids.take(), os.getpid())
-        except BaseException:
-            with self._guard:
-                self._lent -= 1
-            raise
-
-    def _take_back(self, member: _Member) -> None:
-        if member.process != os.getpid():
-            return  # a child of a fork has it on loan from its parent
-        with self._guard:
-            self._lent -= 1
-            is_last = self._is_closed and not self._lent
-            if not self._is_closed:
-                self._idle.append(member)
-                return
-        self._end(member, None)
-        if is_last:
-            self._ids.close()
+            if self._take_back(member):
+                self._end(member, None)
+                self._count_out()
 
     def _ready(self, member: _Member) -> TransactionalProducer:
         if member.producer is None:
-            config = self._config.replace(transactional_id=member.transactional_id)
-            made = TransactionalProducer.from_config(config)
+            made = TransactionalProducer.from_config(self._config_of(member))
             try:
                 made.init_transactions()
             except BaseException:
@@ -257,14 +192,12 @@ class ProducerPool:
         Args:
             timeout: seconds for each; see `TransactionalProducer.close`.
         """
-        with self._guard:
-            self._is_closed = True
+        self._begin_close()
         # One after the other: an interrupt leaves the rest to the next call.
         while self._idle:
             self._end(self._idle[-1], timeout)
             self._idle.pop()
-        if not self._lent:
-            self._ids.close()
+        self._give_back_worker()
 
     def __enter__(self) -> Self:
         return self
@@ -276,70 +209,3 @@ class ProducerPool:
         trace: TracebackType | None,
     ) -> None:
         self.close(None if error is None else CLOSE_FAILED_S)
-
-
-def may_be_taken(error: BaseException) -> bool:
-    """Return whether another producer may have taken the id of a producer that has failed."""
-    if is_taken_over(error):
-        return True
-    return isinstance(error, KafkaError) and (
-        NEXT[error.recovery] is Next.RENEW and may_be_taken_over(error)
-    )
-
-
-def as_taken(error: BaseException) -> KafkaError:
-    """Note on an error that the pool ends with it, and return it."""
-    error.add_note(
-        "Another producer may have taken this id, and the pool does not take it back: two"
-        " processes would fence each other for ever. It makes no more producers. Give each process"
-        " a worker of its own, and start this one again"
-    )
-    return error if isinstance(error, KafkaError) else KafkaError(str(error))
-
-
-def refuse_taken(taken: KafkaError | None) -> None:
-    """Refuse to lend a producer once another one has taken an id of the pool.
-
-    Raises:
-        ProducerFencedError: it has.
-    """
-    if taken is not None:
-        raise ProducerFencedError(
-            f"this pool makes no more producers, since another one may have taken its ids: {taken}"
-            ". Give each process a worker of its own, and start this one again"
-        ) from taken
-
-
-def tell_outcome(error: BaseException, run: Run[Any, Any]) -> None:
-    """Note the outcome on an interrupt or a cancellation: its caller has no producer to ask."""
-    if not isinstance(error, Exception):
-        error.add_note(f"The transaction's outcome: {run.block.outcome}")
-
-
-def is_worth_another_run(error: BaseException, runs: list[Run[Any, Any]]) -> bool:
-    """Return whether another run may follow an error."""
-    if not isinstance(error, KafkaError):
-        return bool(runs) and runs[0].may_run_again
-    following = NEXT[error.recovery]
-    if not runs:  # the producer could not be initialized, so nothing was written
-        return following in (Next.RENEW, Next.RUN_AGAIN, Next.GO_ON)
-    is_aborted = runs[0].block.outcome == "aborted"
-    return runs[0].may_run_again or (following is Next.RENEW and is_aborted)
-
-
-def config_of_pool(
-    bootstrap_servers: str | list[str] | None, name: str, settings: dict[str, Any]
-) -> ProducerConfig:
-    """Return the configuration of a pool's producers, but for their ids.
-
-    Raises:
-        InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
-    """
-    if {"transactional_id", "transactional.id"} & settings.keys():
-        raise InvalidConfigurationError(
-            "transactional_id: the pool gives each producer its own, <name>-<worker>-<n>: leave"
-            " it out"
-        )
-    if bootstrap_servers is not None:
-        settings = {**settings, "bootstrap_servers": bootstrap_servers}
-    return ProducerConfig.build(**settings, transactional_id=name)

@@ -294,3 +294,42 @@ def test_a_loan_ends_also_if_its_producer_cannot_be_made(run, make_pool, clients
             assert pool._lent == 0
 
     run(main())
+
+
+def test_a_pool_in_another_event_loop_is_refused_by_its_name(run, make_pool):
+    pool = make_pool()
+
+    async def first():
+        assert await pool.run(write) == "value"
+
+    async def second():
+        for call in (pool.run(write), pool.close()):
+            with pytest.raises(IllegalStateError, match="this AsyncProducerPool belongs to"):
+                await call
+
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(first())
+        run(second())
+        loop.run_until_complete(pool.close())
+    finally:
+        loop.close()
+
+
+def test_a_commit_and_an_abort_that_time_out_leave_a_doubt(run, tmp_path):
+    async def main(kafka):
+        settings: dict[str, Any] = {"lock_folder": tmp_path, "max_block_ms": 500, "linger_ms": 0}
+        settings |= {"request_timeout_ms": 300, "delivery_timeout_ms": 1_000}
+        async with AsyncProducerPool(kafka.listen(), "svc", worker=0, **settings) as pool:
+
+            async def write_and_lose_the_ends(transaction):
+                await write(transaction)
+                kafka.lose_answer("EndTxn", times=1_000)
+
+            await pool.run(write)
+            with pytest.raises(CommitOutcomeUnknownError, match="given up the producer"):
+                await pool.run(write_and_lose_the_ends, attempts=1)
+            kafka.clear_faults()
+
+    with InMemoryKafka({"topic": 1}) as kafka:
+        run(main(kafka))

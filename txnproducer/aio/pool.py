@@ -1,54 +1,36 @@
 """A pool of producers for the tasks of one event loop.
 
-Owns: the producers, their loan to tasks, their renewal. Must not know: how a run of a function is
-repeated (`transaction_runs`), where an id comes from (`worker_slots`).
+Owns: the producers, from their making to their end. Must not know: how a run of a function is
+repeated (`transaction_runs`), which member is lent, and when the pool ends (`pool_members`).
 The rules are those of `txnproducer.pool`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
+from txnproducer._shell.pool_members import CLOSE_FAILED_S, Member, PoolMembers, outcome_in_error
 from txnproducer._shell.runs_in_threads import as_kinds
 from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
-from txnproducer._shell.worker_slots import WorkerIds, forget_at_fork
 from txnproducer.aio.producer import AsyncTransactionalProducer
 from txnproducer.aio.runs import IsWritten, is_found, run_once
 from txnproducer.aio.transaction import AsyncTransaction
 from txnproducer.errors import IllegalStateError, KafkaError
-from txnproducer.pool import (
-    CLOSE_FAILED_S,
-    as_taken,
-    config_of_pool,
-    is_worth_another_run,
-    may_be_taken,
-    refuse_taken,
-    tell_outcome,
-)
 
 __all__ = ["AsyncProducerPool"]
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+_Member: TypeAlias = Member[AsyncTransactionalProducer]
 
 
-@dataclass(eq=False)
-class _Member:
-    """An id of the pool, and the producer that has it now."""
-
-    transactional_id: str
-    process: int
-    producer: AsyncTransactionalProducer | None = field(default=None, repr=False)
-
-
-class AsyncProducerPool:
+class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
     """Producers with transactional ids of their own, for the tasks of a service.
 
     A program in short::
@@ -56,8 +38,9 @@ class AsyncProducerPool:
         async with AsyncProducerPool("localhost:9092", "orders", worker=0) as pool:
             await pool.run(write)  # a coroutine function, which gets the transaction
 
-    Each task that writes at the same time has a producer of its own. Arguments: see
-    `txnproducer.pool.ProducerPool`.
+    Each task that writes at the same time has a producer of its own, which is a thread and
+    connections: a service with many requests bounds their number, by a semaphore or by one writer.
+    Arguments and attributes: see `txnproducer.pool.ProducerPool`.
     """
 
     def __init__(
@@ -70,22 +53,11 @@ class AsyncProducerPool:
         most_workers: int = 64,
         **settings: Any,
     ) -> None:
-        folder = None if lock_folder is None else Path(lock_folder)
-        self._ids = WorkerIds(name, worker, folder, most_workers)
-        self._config = config_of_pool(bootstrap_servers, name, settings)
-        self._reset()
-        forget_at_fork(self)
-
-    def forget_parent(self) -> None:
-        """Forget all that is the parent's, in a forked process."""
-        self._ids.leave_to_parent()
-        self._reset()
+        super().__init__(bootstrap_servers, name, worker, lock_folder, most_workers, settings)
 
     def _reset(self) -> None:
-        self._taken: KafkaError | None = None  # once another producer has taken an id
-        self._idle: list[_Member] = []
-        self._lent = 0
-        self._is_closed = False
+        super()._reset()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(
         self,
@@ -101,8 +73,6 @@ class AsyncProducerPool:
 
         The function may be called several times. See `txnproducer.pool.ProducerPool.run`.
         """
-        import asyncio
-
         from tenacity import AsyncRetrying  # late: a pool that is never used does not need it
 
         bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
@@ -123,19 +93,17 @@ class AsyncProducerPool:
                 runs.append(run)
                 try:
                     return await run_once(producer, fn, run, look)
-                except BaseException as error:
+                except BaseException:
                     await self._wait_for_commit(producer, run)
                     await self._drop_if_failed(member, producer)
-                    tell_outcome(error, run)
                     raise
 
             def is_worth_it(error: BaseException) -> bool:
-                if may_be_taken(error):
-                    self._taken = self._taken or as_taken(error)
-                    return False
-                return is_worth_another_run(error, runs)
+                return self._is_worth_another_run(error, runs)
 
-            result: T = await bounds.retrying(AsyncRetrying, is_worth_it, asyncio.sleep)(attempt)
+            retrying = bounds.retrying(AsyncRetrying, is_worth_it, asyncio.sleep)
+            with outcome_in_error(runs):
+                result: T = await retrying(attempt)
             return result
 
     async def _wait_for_commit(
@@ -167,30 +135,33 @@ class AsyncProducerPool:
 
     @asynccontextmanager
     async def _on_loan(self) -> AsyncIterator[_Member]:
-        if self._is_closed:
-            raise IllegalStateError("this AsyncProducerPool is closed: make another one")
-        refuse_taken(self._taken)
-        member = self._idle.pop() if self._idle else _Member(self._ids.take(), os.getpid())
-        self._lent += 1
+        self._check_loop()
+        member = self._lend()
         try:
             yield member
         finally:
-            await self._take_back(member)
+            if self._take_back(member):
+                await self._end(member, None)
+                self._count_out()
 
-    async def _take_back(self, member: _Member) -> None:
-        if member.process != os.getpid():
-            return  # a child of a fork has it on loan from its parent
-        self._lent -= 1
-        if not self._is_closed:
-            self._idle.append(member)
-            return
-        await self._end(member, None)
-        self._close_ids()
+    def _check_loop(self) -> None:
+        """Refuse an event loop other than the first.
+
+        Raises:
+            IllegalStateError: the producers are those of another loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if loop is not self._loop:
+            raise IllegalStateError(
+                "this AsyncProducerPool belongs to another event loop: make one in each loop, and"
+                " close it there (`async with` does both)"
+            )
 
     async def _ready(self, member: _Member) -> AsyncTransactionalProducer:
         if member.producer is None:
-            config = self._config.replace(transactional_id=member.transactional_id)
-            made = AsyncTransactionalProducer.from_config(config)
+            made = AsyncTransactionalProducer.from_config(self._config_of(member))
             try:
                 await made.init_transactions()
             except BaseException:
@@ -214,16 +185,13 @@ class AsyncProducerPool:
         Args:
             timeout: seconds for each; see `AsyncTransactionalProducer.close`.
         """
-        self._is_closed = True
+        self._check_loop()
+        self._begin_close()
         # One after the other: a cancellation leaves the rest to the next call.
         while self._idle:
             await self._end(self._idle[-1], timeout)
             self._idle.pop()
-        self._close_ids()
-
-    def _close_ids(self) -> None:
-        if not self._lent:
-            self._ids.close()
+        self._give_back_worker()
 
     async def __aenter__(self) -> Self:
         return self

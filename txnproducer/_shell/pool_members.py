@@ -1,0 +1,225 @@
+"""The members of a pool of producers: their ids, their loans, and the rules of their renewal.
+
+Why it exists: a pool for threads and one for the tasks of an event loop differ only in how they
+wait for a producer.
+Owns: the members that are free, the number of those on loan, the error that ends a pool. Must not
+know: how a producer is made, used or closed, where an id comes from (`worker_slots`).
+Rules:
+* An id that another producer may have taken is left to it, and the pool ends. Two that take it
+  back and forth would fence each other for ever.
+* The worker's number is given back after the last producer was closed, and not before.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from txnproducer._core.transactions.transaction_loss import is_taken_over, may_be_taken_over
+from txnproducer._shell.transaction_runs import NEXT, Next, Run
+from txnproducer._shell.worker_slots import WorkerIds, forget_at_fork
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+)
+
+__all__ = ["CLOSE_FAILED_S", "Member", "PoolMembers", "outcome_in_error"]
+
+P = TypeVar("P")
+
+# The end of a failed producer: nothing of it is worth a wait.
+CLOSE_FAILED_S: Final = 0.5
+
+
+@dataclass(eq=False)
+class Member(Generic[P]):
+    """An id of the pool, and the producer that has it now."""
+
+    transactional_id: str
+    process: int
+    producer: P | None = field(default=None, repr=False)
+
+
+class PoolMembers(Generic[P]):
+    """The base of both pools. Its arguments are those of `ProducerPool`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | list[str] | None,
+        name: str,
+        worker: int | str | None,
+        lock_folder: str | Path | None,
+        most_workers: int,
+        settings: dict[str, Any],
+    ) -> None:
+        folder = None if lock_folder is None else Path(lock_folder)
+        self._ids = WorkerIds(name, worker, folder, most_workers)
+        # Refused here, and not when the first producer is needed.
+        self._config = _config_of(bootstrap_servers, name, settings)
+        self._reset()
+        forget_at_fork(self)
+
+    def forget_parent(self) -> None:
+        """Forget all that is the parent's, in a forked process."""
+        self._ids.leave_to_parent()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.failure: KafkaError | None = None
+        self._guard = threading.Lock()
+        self._idle: list[Member[P]] = []
+        self._lent = 0
+        self._is_closed = False
+
+    # --- loans ---------------------------------------------------------------------------------
+
+    def _lend(self) -> Member[P]:
+        """Lend a member that is free, or a new one.
+
+        Raises:
+            IllegalStateError: the pool is closed.
+            ProducerFencedError: another producer may have taken an id.
+            InvalidConfigurationError: another process has the worker.
+        """
+        with self._guard:
+            if self._is_closed:
+                raise IllegalStateError(f"this {type(self).__name__} is closed: make another one")
+            _refuse_taken(self.failure)
+            self._lent += 1
+            if self._idle:
+                return self._idle.pop()  # the one used last, whose connections are warm
+        try:
+            return Member(self._ids.take(), os.getpid())
+        except BaseException:
+            with self._guard:
+                self._lent -= 1
+            raise
+
+    def _take_back(self, member: Member[P]) -> bool:
+        """Take a member back, and return whether the pool is closed.
+
+        If so, the caller closes its producer, and calls `_count_out`.
+        """
+        if member.process != os.getpid():
+            return False  # a child of a fork has it on loan from its parent
+        with self._guard:
+            if self._is_closed:
+                return True
+            self._lent -= 1
+            self._idle.append(member)
+            return False
+
+    def _count_out(self) -> None:
+        """Note that a member has ended that was on loan when the pool was closed."""
+        with self._guard:
+            self._lent -= 1
+        self._give_back_worker()
+
+    def _begin_close(self) -> None:
+        with self._guard:
+            self._is_closed = True
+
+    def _give_back_worker(self) -> None:
+        """Let another process have the worker, if no producer is left."""
+        if self._is_closed and not self._lent:
+            self._ids.close()
+
+    # --- renewal -------------------------------------------------------------------------------
+
+    def _config_of(self, member: Member[P]) -> ProducerConfig:
+        return self._config.replace(transactional_id=member.transactional_id)
+
+    def _is_worth_another_run(self, error: BaseException, runs: list[Run[Any, Any]]) -> bool:
+        """Return whether another run may follow an error, after which the pool may have ended."""
+        if _may_be_taken(error):
+            self.failure = self.failure or _as_taken(error)
+            return False
+        if not isinstance(error, KafkaError):
+            return bool(runs) and runs[0].may_run_again
+        following = NEXT[error.recovery]
+        if not runs:  # the producer could not be initialized, so nothing was written
+            return following in (Next.RENEW, Next.RUN_AGAIN, Next.GO_ON)
+        is_aborted = runs[0].block.outcome == "aborted"
+        return runs[0].may_run_again or (following is Next.RENEW and is_aborted)
+
+
+@contextmanager
+def outcome_in_error(runs: list[Run[Any, Any]]) -> Iterator[None]:
+    """Let the error of the last run show its outcome: the caller has no producer to ask.
+
+    Raises:
+        CommitOutcomeUnknownError: the commit is in doubt, and the error did not say so.
+    """
+    try:
+        yield
+    except BaseException as error:
+        outcome = runs[0].block.outcome if runs else "aborted"
+        if isinstance(error, KafkaError) and outcome == "unknown" and error.recovery != "unknown":
+            raise CommitOutcomeUnknownError(
+                "the commit may have been sent, and the pool has given up the producer that waited"
+                " for it. Before you write the records again, read the output with"
+                f" read_committed, as `is_written` of run() does. The cause: {error}"
+            ) from error
+        if not isinstance(error, Exception) or isinstance(error, KafkaTimeoutError):
+            error.add_note(f"The transaction's outcome: {outcome}")
+        raise
+
+
+def _may_be_taken(error: BaseException) -> bool:
+    """Return whether another producer may have taken the id of a producer that has failed."""
+    if is_taken_over(error):
+        return True
+    return isinstance(error, KafkaError) and (
+        NEXT[error.recovery] is Next.RENEW and may_be_taken_over(error)
+    )
+
+
+def _as_taken(error: BaseException) -> KafkaError:
+    """Note on an error that the pool ends with it, and return it."""
+    error.add_note(
+        "Another producer may have taken this id, and the pool does not take it back: two"
+        " processes would fence each other for ever. It makes no more producers. Give each process"
+        " a worker of its own, and start this one again"
+    )
+    return error if isinstance(error, KafkaError) else KafkaError(str(error))
+
+
+def _refuse_taken(taken: KafkaError | None) -> None:
+    """Refuse to lend a producer once another one has taken an id of the pool.
+
+    Raises:
+        ProducerFencedError: it has.
+    """
+    if taken is not None:
+        raise ProducerFencedError(
+            f"this pool makes no more producers, since another one may have taken its ids: {taken}"
+            ". Give each process a worker of its own, and start this one again"
+        ) from taken
+
+
+def _config_of(
+    bootstrap_servers: str | list[str] | None, name: str, settings: dict[str, Any]
+) -> ProducerConfig:
+    """Return the configuration of a pool's producers, but for their ids.
+
+    Raises:
+        InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
+    """
+    if {"transactional_id", "transactional.id"} & settings.keys():
+        raise InvalidConfigurationError(
+            "transactional_id: the pool gives each producer its own, <name>-<worker>-<n>: leave"
+            " it out"
+        )
+    if bootstrap_servers is not None:
+        settings = {**settings, "bootstrap_servers": bootstrap_servers}
+    return ProducerConfig.build(**settings, transactional_id=name)
