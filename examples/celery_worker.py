@@ -28,7 +28,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ app.conf.update(
     task_acks_late=True,
     task_reject_on_worker_lost=True,  # deliver again the task of a process that was killed
     worker_prefetch_multiplier=1,
+    worker_lost_wait=1.0,  # for the result of a process that was killed
     worker_proc_alive_timeout=60,  # for `take_number`, if the brokers are slow
     broker_connection_retry_on_startup=True,
 )
@@ -128,24 +129,35 @@ def is_written(key: bytes, sent_ms: int) -> bool:
     Raises:
         TimeoutError: a transaction in the topic has not ended in time.
     """
-    # One that sees open transactions knows the end of the log; one that does not reads up to it.
-    log = KafkaConsumer(bootstrap_servers=KAFKA)
-    reader = KafkaConsumer(bootstrap_servers=KAFKA, isolation_level="read_committed")
-    with contextlib.closing(log), contextlib.closing(reader):
-        places = [TopicPartition(TOPIC, number) for number in log.partitions_for_topic(TOPIC)]
-        ends = log.end_offsets(places)
-        firsts = log.offsets_for_times(dict.fromkeys(places, sent_ms - LONGEST_SKEW_MS))
-        reader.assign(places)
-        for place in places:
-            reader.seek(place, firsts[place].offset if firsts[place] else ends[place])
-        deadline = time.monotonic() + LONGEST_LOOK_S
-        while any(reader.position(place) < ends[place] for place in places):
-            for records in reader.poll(timeout_ms=200).values():
-                if any(record.key == key for record in records):
-                    return True
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"a transaction in {TOPIC} is open for {LONGEST_LOOK_S} s")
+    log, reader = readers()
+    places = [TopicPartition(TOPIC, number) for number in log.partitions_for_topic(TOPIC)]
+    ends = log.end_offsets(places)
+    firsts = log.offsets_for_times(dict.fromkeys(places, sent_ms - LONGEST_SKEW_MS))
+    reader.assign(places)
+    for place in places:
+        reader.seek(place, firsts[place].offset if firsts[place] else ends[place])
+    deadline = time.monotonic() + LONGEST_LOOK_S
+    while any(reader.position(place) < ends[place] for place in places):
+        for records in reader.poll(timeout_ms=200).values():
+            if any(record.key == key for record in records):
+                return True
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"a transaction in {TOPIC} is open for {LONGEST_LOOK_S} s")
     return False
+
+
+@cache
+def readers() -> tuple[KafkaConsumer, KafkaConsumer]:
+    """Return the consumers of this process, which are made by its first task, after the fork.
+
+    The first one sees open transactions, and so the end of the log. The second one reads up to it.
+    """
+    settings = {
+        "bootstrap_servers": KAFKA,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",  # not beyond the end, if the log was cut at its beginning
+    }
+    return KafkaConsumer(**settings), KafkaConsumer(**settings, isolation_level="read_committed")
 
 
 # --- the client ----------------------------------------------------------------------------------

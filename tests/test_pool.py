@@ -296,7 +296,7 @@ def test_a_closed_pool_lends_nothing_and_closes_what_comes_back(clients, tmp_pat
         with pytest.raises(IllegalStateError, match="closed: make another"):
             pool.run(write)
         other = ProducerPool("boot:9092", "svc", worker=0, lock_folder=tmp_path, **SETTINGS)
-        with pytest.raises(InvalidConfigurationError, match="is another process"):
+        with pytest.raises(InvalidConfigurationError, match="another pool of this process"):
             other.run(write)
     assert all(client.is_closed for client in clients)
     with other:

@@ -45,7 +45,7 @@ def test_workers_without_a_number_take_one_each(tmp_path, ids):
 def test_a_worker_of_another_process_and_the_last_one_are_refused(tmp_path, ids):
     given = ids(tmp_path, worker="a")
     given.take()
-    with pytest.raises(InvalidConfigurationError, match=rf"worker='a'.*process {os.getpid()}\)"):
+    with pytest.raises(InvalidConfigurationError, match=r"worker='a'.*another pool of this"):
         ids(tmp_path, worker="a").take()
     ids(tmp_path, worker="b").take()
     ids(tmp_path, worker="a", name="another").take()
@@ -74,6 +74,21 @@ def test_the_default_folder_is_the_users_own(monkeypatch, tmp_path, ids):
     (tmp_path / "txnproducer-99999").mkdir()
     with pytest.raises(InvalidConfigurationError, match="another user's: give lock_folder"):
         ids(None).take()
+
+
+def test_a_folder_in_which_no_lock_can_be_made_is_refused_with_the_way_out(
+    monkeypatch, tmp_path, ids
+):
+    def refuse():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+    for folder in (file, None):
+        one = ids(folder, worker=0)
+        with pytest.raises(InvalidConfigurationError, match=r"lock_folder: .* may write"):
+            one.take()
 
 
 # --- forks ---------------------------------------------------------------------------------------

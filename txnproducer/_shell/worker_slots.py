@@ -94,11 +94,18 @@ class WorkerIds:
         """Return the next transactional id of this worker.
 
         Raises:
-            InvalidConfigurationError: another process has the worker, or all of them.
+            InvalidConfigurationError: another process has the worker, or all of them; or no lock
+                file can be made.
         """
         with self._guard:
             if not self._worker:
-                self._take_worker()
+                try:
+                    self._take_worker()
+                except OSError as error:  # of a container without a folder that can be written to
+                    raise InvalidConfigurationError(
+                        f"lock_folder: no file can be locked there ({error}). Give lock_folder, a"
+                        " folder of this machine in which this process may write"
+                    ) from error
             number = self._count
             self._count += 1
             return f"{self._name}-{self._worker}-{number}"
@@ -124,13 +131,13 @@ class WorkerIds:
             return
         folder = self._lock_folder()
         if self._given is not None:
-            self._lock = _lock(folder / f"{self._name}-{self._given}.lock")
+            path = folder / f"{self._name}-{self._given}.lock"
+            self._lock = _lock(path)
             if self._lock is None:
                 raise InvalidConfigurationError(
-                    f"worker={self._given!r} of {self._name!r} is another process of this machine"
-                    f" ({_holder(folder / f'{self._name}-{self._given}.lock')}): no producer was"
-                    " made, since the two would fence each other. Give each process a worker of"
-                    " its own, or leave it out"
+                    f"worker={self._given!r} of {self._name!r} is taken by {_holder(path)}: no"
+                    " producer was made, since the two would fence each other. Use one pool in a"
+                    " process, and give each process a worker of its own, or leave it out"
                 )
             self._worker = self._given
             return
@@ -170,13 +177,16 @@ def _lock(path: Path) -> IO[str] | None:
         lock.close()
         raise
     lock.truncate(0)
-    lock.write(f"process {os.getpid()}")
+    lock.write(str(os.getpid()))
     lock.flush()
     return lock
 
 
 def _holder(path: Path) -> str:
-    return path.read_text() or "it has just begun"
+    process = path.read_text()
+    if process == str(os.getpid()):
+        return "another pool of this process"
+    return f"another process of this machine ({process or 'it has just begun'})"
 
 
 def _checked(label: str, value: str) -> str:
