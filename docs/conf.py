@@ -33,6 +33,7 @@ parts = {
         "ledger",
         "outbox",
         "transactions",
+        "serializers",
         "errors",
         "spark",
         "spark-cluster",

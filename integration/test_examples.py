@@ -86,6 +86,11 @@ SHOWS = {
         "older: fenced, as it must be (what to do: restart)",
         "read_committed sees: ['written by the newer producer']",
     ],
+    "schema_registry.py": [
+        "left out: order 2 (TypeError)",
+        "the schema is registered for the topic's values: True",
+        "read_committed sees: [{'id': 1, 'amount': 10}, {'id': 3, 'amount': 30}]",
+    ],
     "shared_transaction.py": [
         "first time: worker 2 has failed: aborted",
         "read_committed sees 0 records",

@@ -45,14 +45,14 @@ def test_a_property_file_is_read_as_java_reads_it(write):
         "bootstrap.servers = a:1,\\\n    b:2\n"
         "linger_ms: 7\n"
         "enable.idempotence true\n"
-        "client.id=caf\\u00e9 \\\\ ü\n"
+        "client.id=na\\u00efve \\\\ ü\n"
         "\n"
         "linger_ms=8\n"
     )
     config = read(file)
     assert config.bootstrap_addresses == (("a", 1), ("b", 2))
     assert config.linger_ms == 8
-    assert config.client_id == "café \\ ü"
+    assert config.client_id == "naïve \\ ü"
     assert config.enable_idempotence
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.built_config import refused
+from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import SerializationError
 from txnproducer.testing import InMemoryKafka
 
@@ -147,6 +151,16 @@ def test_an_asynchronous_one_is_refused_with_the_way_out():
     # Its making is asynchronous as well, and would ask the registry.
     message = refused(value_serializer=object.__new__(AsyncAvroSerializer))
     assert "`send` does not await it; await it in your program" in message
+
+
+def test_the_program_of_the_page_writes(client):
+    client.topics.update({"orders": 1})
+    text = (Path(__file__).parents[1] / "docs" / "serializers.md").read_text("utf-8")
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        names: dict[str, Any] = {}
+        exec(block, names)
+        names["producer"].close()
+    assert sum(request.is_commit for request in client.sent(ApiKey.END_TXN)) == 2
 
 
 def test_confluent_kafka_is_not_imported_without_need():

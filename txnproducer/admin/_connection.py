@@ -19,6 +19,8 @@ from tenacity import (
     wait_fixed,
 )
 
+from txnproducer._wire.called_tokens import token_provider
+from txnproducer._wire.sasl_mechanisms import TOKEN_PROVIDER
 from txnproducer.errors import (
     DisconnectError,
     InvalidMetadataError,
@@ -71,7 +73,8 @@ def connect(
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         timeout: seconds to wait for a broker, and for each answer.
-        **security: kafka-python's security settings.
+        **security: kafka-python's security settings. A `sasl_oauth_token_provider` may also be a
+            function, as for a producer.
 
     Yields:
         kafka-python's admin client. Its errors leave the block as errors of this package.
@@ -83,6 +86,8 @@ def connect(
     """
     # In this order, so that an error of the cleanup becomes one of ours as well.
     is_direct = "proxy_url" not in security
+    if security.get(TOKEN_PROVIDER) is not None:
+        security[TOKEN_PROVIDER] = token_provider(security[TOKEN_PROVIDER])
     with our_errors(bootstrap_servers, is_direct=is_direct), contextlib.ExitStack() as cleanup:
         owned = cleanup.enter_context(owned_connections())
         client = KafkaAdminClient(

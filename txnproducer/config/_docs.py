@@ -78,6 +78,41 @@ Java's security keys are understood where Python can do the same:
 
 JKS and PKCS12 stores cannot be read by Python.
 `keytool -list -rfc -keystore truststore.jks > ca.pem` makes a PEM file of a trust store.
+
+### Tokens
+
+For OAUTHBEARER, pass a function without arguments. It returns a token and the time when that
+expires: seconds since the epoch, or a `datetime` with a time zone.
+
+```python
+def fetch_token():
+    answer = requests.post(TOKEN_URL, data=CREDENTIALS, timeout=10)
+    answer.raise_for_status()
+    found = answer.json()
+    return found["access_token"], time.time() + found["expires_in"]
+
+
+producer = TransactionalProducer(
+    "broker:9093",
+    "orders-0",
+    security_protocol="SASL_SSL",
+    sasl_mechanism="OAUTHBEARER",
+    sasl_oauth_token_provider=fetch_token,
+)
+```
+
+- The function runs on a thread of a login, never on one that sends. All connections of a producer
+  use one token, and the function is called again when 80 % of its life is over and a connection
+  needs a token: a new connection, or one whose session is about to end (KIP-368).
+- If it raises, the token before is used until that expires. Without one the connection is tried
+  again, and a call that times out meanwhile names the error. To end the producer instead, raise
+  `txnproducer.errors.SaslAuthenticationError`.
+- A result of another kind ends the producer with `InvalidConfigurationError`.
+- Give its requests a time-out. While a call hangs, calls of the producer still end at their own
+  limits, and their errors say that the token provider has not returned. It is not called a second
+  time meanwhile for the same connection.
+- For extensions of the login (KIP-342), pass an `AbstractTokenProvider`. The Spark sink takes the
+  [name of a function](spark.md#columns-and-options).
 """
 
 _RULES = """\

@@ -356,12 +356,9 @@ _SECURITY = (
         "sasl_oauth_token_provider",
         "object",
         None,
-        "For OAUTHBEARER: an instance of kafka-python's `AbstractTokenProvider`. Its `token()` is "
-        "called for each connection and each new session, on several threads at once: keep a "
-        "token until shortly before it expires. Give it a time-out: while a call hangs, the "
-        "connection is not tried again for half a minute, and then for longer. If it raises or "
-        "returns None, the connection is tried again; raise "
-        "`txnproducer.errors.SaslAuthenticationError` to end the producer.",
+        "For OAUTHBEARER: a [function that returns a token and when it expires](#tokens); or an "
+        "instance of kafka-python's `AbstractTokenProvider`, whose `token()` is called for each "
+        "connection and each new session, on several threads at once, and has to keep its token.",
         secret=True,
     ),
     Setting("sasl_kerberos_name", "object", None, "For GSSAPI: a `gssapi.Name` or its text."),

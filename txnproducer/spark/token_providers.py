@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from txnproducer._wire.called_tokens import token_provider
 from txnproducer._wire.kafka_python import AbstractTokenProvider
 from txnproducer.errors import InvalidConfigurationError
 
@@ -26,7 +27,8 @@ class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-
 
     Attributes:
         name: "module:name" or "module.name" of a provider, of a class or function without
-            arguments that makes one, or of a function without arguments that returns a token.
+            arguments that makes one, or of a function without arguments that returns a token, or
+            a token and the time of its end.
     """
 
     name: str
@@ -82,6 +84,8 @@ def provider_of(name: str) -> Any:
             raise _refused(name, f"cannot be called without arguments ({error})") from error
         if isinstance(provider, str):
             provider = _TokensOf(found)
+        elif isinstance(provider, tuple):
+            provider = token_provider(found)
     if not _is_provider(provider):
         raise _refused(name, f"is a {type(provider).__name__}")
     return provider
@@ -91,7 +95,7 @@ def _refused(name: str, why: str) -> InvalidConfigurationError:
     return InvalidConfigurationError(
         f"sasl_oauth_token_provider={name!r} {why}: it must be an instance of kafka-python's"
         " AbstractTokenProvider, a class or function that makes one without arguments, or a"
-        " function that returns a token"
+        " function that returns a token, or (token, expires_at)"
     )
 
 
