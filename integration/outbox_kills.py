@@ -2,7 +2,7 @@
 
 Programs enqueue rows with keys, and roll some of them back. Two relays share the shards. One of
 them is killed by SIGKILL at a random moment, or stopped (SIGSTOP) while another process takes its
-place, and then woken. At the end each committed row is in the topic once, and those of each key
+place, and then woken. Now and then the shards are shared out in another way. At the end each committed row is in the topic once, and those of each key
 are in their order.
 """
 
@@ -31,7 +31,7 @@ from txnproducer.outbox import Outbox
 from txnproducer.testing import EmbeddedKafka
 
 KEYS = 12
-HALVES = ("0-31", "32-63")
+RELAYS = 2
 _ENQUEUE_S = 0.004
 _LONGEST_LIFE_S = 3.5
 _DRAIN_S = 120.0
@@ -42,7 +42,7 @@ class Relay:
     """One relay, in the process that runs it now.
 
     Attributes:
-        command: that starts it.
+        command: that starts it, but for its shards.
         log: of all its processes.
         process: the present one.
         sleepers: processes that were stopped, each with the timer that wakes it. A process that
@@ -54,13 +54,16 @@ class Relay:
     process: subprocess.Popen[bytes] | None = None
     sleepers: list[tuple[threading.Timer, subprocess.Popen[bytes]]] = field(default_factory=list)
 
-    def start(self) -> None:
+    def start(self, shards: str) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [*self.command, "--shards", shards], stdout=log, stderr=log
+            )
 
-    def start_if_ended(self) -> None:
-        if self.process is not None and self.process.poll() is not None:
-            self.start()
+    @property
+    def has_ended(self) -> bool:
+        """Whether another relay has replaced it."""
+        return self.process is not None and self.process.poll() is not None
 
     def kill(self) -> None:
         if self.process is not None:
@@ -155,11 +158,12 @@ def campaign(
     with tempfile.TemporaryDirectory() as folder:
         relays = [
             Relay(_command(servers, database, outbox, topic, place), Path(folder) / f"{place}.log")
-            for place in range(len(HALVES))
+            for place in range(RELAYS)
         ]
+        border = 32
         try:
-            for relay in relays:
-                relay.start()
+            for relay, shards in zip(relays, _shared(border), strict=True):
+                relay.start(shards)
             next_s = time.monotonic() + rng.uniform(0.5, _LONGEST_LIFE_S)
             while killed + slept < kills:
                 writer.write()
@@ -167,18 +171,22 @@ def campaign(
                 now_s = time.monotonic()
                 if now_s < next_s:
                     continue
-                next_s = now_s + rng.uniform(0.3, _LONGEST_LIFE_S / 2)
-                relay = rng.choice(relays)
+                next_s = now_s + rng.uniform(0.3, _LONGEST_LIFE_S)
+                if rng.random() < 0.1:
+                    border = rng.randrange(20, 44)
+                _start_ended(relays, border)
+                place = rng.randrange(RELAYS)
+                relay = relays[place]
                 if rng.random() < 0.25:
                     relay.put_to_sleep(rng.uniform(1, 6))
                     slept += 1
                 else:
                     relay.kill()
                     killed += 1
-                relay.start()
+                relay.start(_shared(border)[place])
                 if (killed + slept) % 25 == 0:
                     tell(f"{killed + slept} kills, {writer.rows} rows, {outbox.backlog()}")
-            _drain(outbox, relays, Path(folder))
+            _drain(outbox, relays, border, Path(folder))
         finally:
             for relay in relays:
                 relay.end()
@@ -196,17 +204,26 @@ def _command(servers: str, database: str, outbox: Outbox, topic: str, place: int
     return [
         *(sys.executable, "-P", "-m", "txnproducer", "outbox", "run"),
         *("--database", database, "--name", str(outbox.rows.name)),
-        *("-b", servers, "--relay-id", f"{topic}.{place}", "--shards", HALVES[place]),
+        *("-b", servers, "--relay-id", f"{topic}.{place}"),
         *("--batch-rows", "40", "-X", "linger.ms=0", "--ledger-topic", f"{topic}.ledger"),
     ]
 
 
-def _drain(outbox: Outbox, relays: list[Relay], folder: Path) -> None:
+def _shared(border: int) -> tuple[str, str]:
+    return f"0-{border - 1}", f"{border}-63"
+
+
+def _start_ended(relays: list[Relay], border: int) -> None:
+    for relay, shards in zip(relays, _shared(border), strict=True):
+        if relay.has_ended:
+            relay.start(shards)
+
+
+def _drain(outbox: Outbox, relays: list[Relay], border: int, folder: Path) -> None:
     """Wait until no row is left. A relay that another one has replaced is started again."""
     until_s = time.monotonic() + _DRAIN_S
     while outbox.backlog()["waiting"]:
-        for relay in relays:
-            relay.start_if_ended()
+        _start_ended(relays, border)
         if time.monotonic() > until_s:
             logs = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
             raise AssertionError(f"rows are left: {outbox.backlog()}\n{logs}")

@@ -56,6 +56,12 @@ def test_a_database_that_is_no_url_or_cannot_be_reached_is_one_line(run, tmp_pat
     assert (result.exit_code, "unable to open database file" in result.output) == (1, True)
 
 
+def test_a_password_with_an_at_sign_is_refused_unless_it_is_escaped(run):
+    result = run("status", database="postgresql+psycopg://me:geh@eim@127.0.0.1:1/x")
+    assert (result.exit_code, "%40" in result.output) == (2, True)
+    assert "eim" not in result.output
+
+
 def test_a_password_of_the_database_is_not_shown(run):
     result = run("status", database="postgresql+psycopg://me:geheim@127.0.0.1:1/x")
     assert result.exit_code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -155,7 +156,7 @@ def test_an_advance_outside_of_a_transaction_is_refused(ledger, producer):
         with pytest.raises(IllegalStateError, match="take_over"):
             book.advance(1, after=None)
         book.take_over(one)
-        with pytest.raises(IllegalStateError, match="no transaction is open"):
+        with pytest.raises(IllegalStateError, match=r"call begin_transaction\(\)"):
             book.advance(1, after=None)
         advance(book, one, 1, None)
 
@@ -200,6 +201,47 @@ def test_a_start_that_has_not_read_is_repeated_with_the_same_producer(
         assert book.position == 1
 
 
+def test_a_start_that_has_failed_leaves_no_position(ledger, producer, monkeypatch):
+    book = ledger()
+    with producer() as one:
+        book.take_over(one)
+        advance(book, one, 5, None)
+        assert book.position == 5
+    with producer() as other:
+        following = ledger()
+        following.take_over(other)
+        advance(following, other, 9, 5)
+    read = type(book._place).read
+
+    def fail(*_):
+        raise KafkaError("no answer")
+
+    with producer() as one:
+        monkeypatch.setattr(type(book._place), "read", fail)
+        with pytest.raises(KafkaError, match="no answer"):
+            book.take_over(one)
+        monkeypatch.setattr(type(book._place), "read", read)
+        with one.transaction(), pytest.raises(IllegalStateError, match="not taken over"):
+            book.advance(6, after=5)
+        assert book.take_over(one) == 9
+
+
+def test_an_advance_after_a_record_that_has_failed_raises_the_error_of_the_record(
+    ledger, producer
+):
+    with producer(max_request_size=1000) as one:
+        book = ledger()
+        book.take_over(one)
+        one.begin_transaction()
+        future = one.send("orders", b"x" * 2000)
+        assert future.exception(10) is not None
+        with pytest.raises(KafkaError, match="max_request_size") as found:
+            book.advance(1, after=None)
+        assert found.value.recovery == "abort"
+        one.abort_transaction()
+        advance(book, one, 1, None)
+
+
 def test_a_replaced_program_cannot_advance_any_more(ledger, producer):
     with producer() as old:
         zombie = ledger()
@@ -223,6 +265,41 @@ def test_another_transactional_id_is_refused(ledger, producer):
             ledger().take_over(other)
 
 
+def producer_of(kafka):
+    return lambda config: kafka.producer(transactional_id=config.transactional_id)
+
+
+def test_an_id_that_starts_while_its_ledger_is_handed_over_keeps_it(
+    ledger, producer, monkeypatch, kafka
+):
+    with producer("import-0") as one:
+        book = ledger()
+        book.take_over(one)
+        advance(book, one, 1, None)
+    place = type(book._place)
+    starts: list[Any] = []
+    write = place.write
+
+    def start_the_old_one_before(self, writer, state):
+        if state.transactional_id == "import-1" and not starts:
+            starts.append(producer("import-0"))
+            starts.append(ledger())
+            assert starts[1].take_over(starts[0]) == 1
+        write(self, writer, state)
+
+    monkeypatch.setattr(place, "write", start_the_old_one_before)
+    monkeypatch.setattr(
+        "txnproducer.ledger.ledger.TransactionalProducer.from_config", producer_of(kafka)
+    )
+    with producer("import-1") as other:
+        with pytest.raises(ApplicationRecoverableError, match="taken over"):
+            ledger(on_foreign="take_over").take_over(other)
+        advance(starts[1], starts[0], 2, 1)
+    with producer("import-1") as other:
+        assert ledger(on_foreign="take_over").take_over(other) == 2
+    starts[0].close()
+
+
 def test_a_take_over_from_another_id_fences_it_and_reads_after_that(
     ledger, producer, monkeypatch, kafka
 ):
@@ -243,7 +320,7 @@ def test_a_take_over_from_another_id_fences_it_and_reads_after_that(
         monkeypatch.setattr(type(book._place), "read", read_and_advance)
         monkeypatch.setattr(
             "txnproducer.ledger.ledger.TransactionalProducer.from_config",
-            lambda config: kafka.producer(transactional_id=config.transactional_id),
+            producer_of(kafka),
         )
         assert taking.take_over(other) == 2
         with pytest.raises(ApplicationRecoverableError, match="taken over"):

@@ -31,6 +31,7 @@ def command() -> None:
 
 def _database_options(function: _F) -> _F:
     for option in (
+        click.option("--schema", help="Of the tables; default: that of the connection."),
         click.option("--name", default="txn_outbox", show_default=True, help="The table of rows."),
         click.option(
             "--database",
@@ -45,28 +46,32 @@ def _database_options(function: _F) -> _F:
     return function
 
 
-def _outbox(database: str, name: str) -> Outbox:
+def _outbox(database: str, name: str, schema: str | None) -> Outbox:
     try:
-        return Outbox(sa.create_engine(database), name=name)
+        engine = sa.create_engine(database)
+        if "@" in (engine.url.host or ""):
+            # Otherwise the rest of a password would be a host, which errors show.
+            raise ValueError("write an @ in the password as %40")
+        return Outbox(engine, name=name, metadata=sa.MetaData(schema=schema))
     except (ValueError, sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
-        # The text of a wrong URL may show it, but its password only if it was no URL at all.
+        # SQLAlchemy's text about a URL does not show it.
         raise click.UsageError(f"--database, --name: {error}") from error
 
 
 @command.command("create-tables")
 @_database_options
-def create_tables(database: str, name: str) -> None:
+def create_tables(database: str, name: str, schema: str | None) -> None:
     """Create the tables that are missing."""
     with _told(database):
-        _outbox(database, name).create_tables()
+        _outbox(database, name, schema).create_tables()
 
 
 @command.command()
 @_database_options
-def status(database: str, name: str) -> None:
+def status(database: str, name: str, schema: str | None) -> None:
     """Count the rows that wait or are dead."""
     with _told(database):
-        outbox = _outbox(database, name)
+        outbox = _outbox(database, name, schema)
         outbox.check_tables()
         found = outbox.backlog()
     click.echo(f"waiting: {found['waiting']}, dead: {found['dead']}")
@@ -96,6 +101,7 @@ def status(database: str, name: str) -> None:
 def run(
     database: str,
     name: str,
+    schema: str | None,
     bootstrap_servers: str | None,
     config_file: str | None,
     pairs: tuple[str, ...],
@@ -111,7 +117,7 @@ def run(
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     try:
         relay = OutboxRelay(
-            _outbox(database, name),
+            _outbox(database, name, schema),
             ProducerConfig.from_properties(settings),
             relay_id=relay_id,
             shards=_shards(shards),
@@ -128,10 +134,20 @@ def run(
                 rows += report.rows
             click.echo(f"sent: {rows}")
             return
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        relay.run(stop)
+        relay.run(_set_by_a_signal())
+
+
+def _set_by_a_signal() -> threading.Event:
+    """Return an event that the first SIGTERM or Ctrl-C sets. A second one ends the process."""
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        for number, usual in handlers.items():
+            signal.signal(number, usual)
+
+    handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
+    return stop
 
 
 def _shards(text: str) -> range:

@@ -120,6 +120,8 @@ class Ledger:
         self._on_foreign = on_foreign
         self._first = None if start is None else checked("start", start)
         self._producer: TransactionalProducer | None = None
+        self._is_taken = False
+        # As this program knows it, also of an earlier take-over.
         self._state: LedgerState | None = None
         self._last: _Advance | None = None
 
@@ -152,7 +154,8 @@ class Ledger:
         if producer is not self._producer or producer.transaction_state != "READY":
             self._place.prepare(servers, security)
             producer.init_transactions()
-        self._producer, self._last = producer, None
+        # Until the end of this call the position is that of another time.
+        self._producer, self._last, self._is_taken = producer, None, False
         found = self._judge(self._read(servers, security), config)
         own = str(config.transactional_id)
         if found is None or found.transactional_id != own or self._is_old(found):
@@ -161,7 +164,7 @@ class Ledger:
             found = replace(entry, transactional_id=own, at_ms=now_ms())
             with producer.transaction():
                 self._place.write(producer, found)
-        self._state = found
+        self._state, self._is_taken = found, True
         return self._position_of(found)
 
     def _check_producer(self, producer: TransactionalProducer) -> ProducerConfig:
@@ -218,24 +221,31 @@ class Ledger:
         Raises:
             LedgerError: it is another id's, and may not be taken over.
         """
-        fenced = None
-        while found is not None and found.transactional_id not in (
-            config.transactional_id,
-            fenced,
-        ):
-            fenced = found.transactional_id
+        own = config.transactional_id
+        while found is not None and found.transactional_id != own:
+            before = found.transactional_id
             if self._on_foreign == "stop":
                 raise LedgerError(
-                    f"{self!r} belongs to the transactional id {fenced!r}, and this producer is"
-                    f" {config.transactional_id!r}: the two could not fence each other. Nothing"
-                    " was written. Ways out: that id; another name for this ledger; or"
-                    ' on_foreign="take_over", if the id has changed for good'
+                    f"{self!r} belongs to the transactional id {before!r}, and this producer is"
+                    f" {own!r}: the two could not fence each other. Nothing was written. Ways out:"
+                    ' that id; another name for this ledger; or on_foreign="take_over", if the id'
+                    " has changed for good"
                 )
-            _LOG.warning("%r is taken over from the transactional id %r", self, fenced)
-            _fence(replace(config, transactional_id=fenced))
-            # Its producer may have advanced up to the fence.
+            _LOG.warning("%r is taken over from the transactional id %r", self, before)
+            self._hand_over(replace(config, transactional_id=before), str(own))
             found = self._read(",".join(config.bootstrap_servers), _security(config))
         return found
+
+    def _hand_over(self, config: ProducerConfig, own: str) -> None:
+        """Fence the id of a configuration, and write by it that the ledger is this one's."""
+        # By that id, so that its program, if it starts meanwhile, fences this very entry.
+        with TransactionalProducer.from_config(config) as producer:
+            producer.init_transactions()
+            # It may have advanced up to the fence, or have handed the ledger over itself.
+            found = self._read(",".join(config.bootstrap_servers), _security(config))
+            if found is not None and found.transactional_id == config.transactional_id:
+                with producer.transaction():
+                    self._place.write(producer, replace(found, transactional_id=own))
 
     def _is_old(self, found: LedgerState) -> bool:
         return self._place.expires and now_ms() - found.at_ms > _RENEW_AFTER_MS
@@ -318,9 +328,10 @@ class Ledger:
         return self._state
 
     def _taken(self) -> TransactionalProducer:
-        if self._producer is None:
+        if self._producer is None or not self._is_taken:
             raise IllegalStateError(
-                f"{self!r} has no producer: call take_over(producer) before the first transaction"
+                f"{self!r} is not taken over: call take_over(producer) before the first"
+                " transaction, and again after it has failed"
             )
         return self._producer
 
@@ -365,9 +376,3 @@ def _short(position: Any) -> str:
 
 def _security(config: ProducerConfig) -> dict[str, Any]:
     return {name: value for name, value in config.security.items() if value is not None}
-
-
-def _fence(config: ProducerConfig) -> None:
-    """Fence the producer of an id, and end its open transaction."""
-    with TransactionalProducer.from_config(config) as producer:
-        producer.init_transactions()

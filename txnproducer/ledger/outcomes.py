@@ -21,12 +21,16 @@ def watch_outcome(producer: TransactionalProducer) -> Callable[[], Outcome]:
     Raises:
         IllegalStateError: none is open, or the producer is closed.
         ForkedProducerError: the producer is another process's.
+        KafkaError: the transaction has failed; its `recovery` names the next step.
     """
     producer._check_usable("advance")
-    manager = producer._core.transaction_manager
     with producer._lock:
-        if manager is None or producer.transaction_state != "IN_TRANSACTION":
-            raise IllegalStateError("no transaction is open: call begin_transaction() before")
+        manager = producer._core.transaction_manager
+        if manager is None:
+            raise IllegalStateError("a ledger needs a producer with a transactional_id")
+        # The error of a record that has failed meanwhile comes first.
+        manager.check_call("advance")
+        manager.check_in_transaction("a ledger cannot be advanced")
         account = manager.progress.open
 
     def outcome() -> Outcome:

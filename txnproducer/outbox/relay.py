@@ -1,7 +1,7 @@
 """The relay: it sends the rows of an outbox, each in exactly one committed transaction.
 
-Owns: the order of the steps, the rule by which database and ledger fit, the rows that cannot be
-sent. Must not know: SQL (`changes`), where the ledger's entry is, how a transaction works.
+Owns: the order of the steps, the search for rows that cannot be sent. Must not know: SQL
+(`starts`, `batches`), where the ledger's entry is, how a transaction works.
 
 A start fences the database first, then Kafka, and reads the ledger last. So a relay that was
 replaced assigns no rows any more when its producer is fenced, and commits none any more when the
@@ -11,9 +11,12 @@ them and advance the ledger in one transaction, delete the rows.
 Rules:
 * After any failure the producer is closed, and the next pass begins with a start. It finds out
   about a commit in doubt from the ledger, as about any other.
-* The ledger is at the batch that was assigned last, or at the one before. Otherwise one of the two
-  was set back, and rows would be sent twice or left out.
-* A row that no broker would take moves to the table of dead rows before its batch is sent again.
+* The database alone says which process is the relay. A fence in Kafka may come from a process that
+  was replaced before, and has just woken up: the start that follows finds out.
+* A batch with a row that a broker refuses is cut in halves until that row is alone. The refusal of
+  a batch does not name its row, and the other records fail with it.
+* The ledger has the name of the relay in its database. Another outbox with the same relay_id is
+  refused before anything is deleted.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from txnproducer._core.transactions.transaction_loss import is_taken_over
 from txnproducer._protocol.backoff import doubled
+from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     InvalidRecordError,
@@ -38,9 +41,11 @@ from txnproducer.errors import (
 )
 from txnproducer.ledger import Ledger
 from txnproducer.outbox._sqlalchemy import sa
-from txnproducer.outbox.changes import Changes, Claim, OutboxRow
+from txnproducer.outbox.batches import Batches, OutboxRow
 from txnproducer.outbox.errors import OutboxError, SupersededError
-from txnproducer.outbox.tables import SHARDS, Outbox
+from txnproducer.outbox.relay_row import Claim
+from txnproducer.outbox.starts import Starts
+from txnproducer.outbox.tables import SHARDS, Outbox, new_name
 from txnproducer.producer import TransactionalProducer
 
 __all__ = ["OutboxRelay", "RelayReport"]
@@ -51,13 +56,15 @@ _OWN_FAULTS: Final = (
     InvalidRecordError,
     InvalidTimestampError,
     InvalidTopicError,
+    # Of the arguments of `send`.
+    TypeError,
+    ValueError,
 )
-# A database that does not answer; a statement that is wrong is no passing failure.
-# Two relays that make the same row at once get an IntegrityError.
+# A database that does not answer, or has become a replica that only reads.
 _PASSING: Final = (
     sa.exc.OperationalError,
     sa.exc.InterfaceError,
-    sa.exc.IntegrityError,
+    sa.exc.InternalError,
     sa.exc.TimeoutError,
 )
 _FIRST_PAUSE_MS: Final = 100
@@ -85,13 +92,13 @@ class _Start:
     Attributes:
         producer: initialized.
         ledger: taken over by the producer.
-        generation: of the relay in the database.
+        claim: of the relay in the database.
         batch: the number of the last batch that is committed.
     """
 
     producer: TransactionalProducer = field(repr=False)
     ledger: Ledger
-    generation: int
+    claim: Claim
     batch: int
 
 
@@ -161,15 +168,16 @@ class OutboxRelay:
                 " underscores"
             )
         self._outbox = outbox
-        self._changes = Changes(outbox)
+        self._starts, self._batches = Starts(outbox, relay_id), Batches(outbox, relay_id)
         self._config = config
         self._relay = relay_id
-        self._bounds = {"most_rows": batch_rows, "most_bytes": batch_bytes}
+        self._batch_rows, self._batch_bytes = batch_rows, batch_bytes
+        # Fewer while a row is searched for that cannot be sent.
+        self._most_rows = batch_rows
         self._idle_s = idle_s
-        self._on_set_back = on_set_back
+        self._accepts_set_back = on_set_back == "send"
+        self._token, self._has_begun = new_name(), False
         self._start: _Start | None = None
-        # Of the last start of this process: it must not replace a relay that has replaced it.
-        self._generation: int | None = None
 
     def __repr__(self) -> str:
         return f"<OutboxRelay {self._relay!r} of {self._outbox!r}>"
@@ -197,6 +205,7 @@ class OutboxRelay:
         """Send rows until told to stop. Begin again after failures that pass.
 
         It ends after the batch under way; while no broker answers that takes up to `max_block_ms`.
+        The event may be set in a signal's handler.
 
         Args:
             stop: None to run until an error, or an interrupt.
@@ -215,17 +224,17 @@ class OutboxRelay:
                     report = self.run_once()
                 except SupersededError:
                     raise
-                except (KafkaError, *_PASSING) as error:
-                    if isinstance(error, KafkaError) and error.recovery == "fix":
+                except Exception as error:
+                    if not _passes(error):
                         raise
                     wait_s = doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failures) / 1000
                     failures += 1
                     _LOG.warning("%r begins again in %g s: %s", self, wait_s, error)
-                    stop.wait(wait_s)
+                    pause(stop, wait_s)
                 else:
                     failures = 0
                     if not (report.rows or report.dead):
-                        stop.wait(self._idle_s)
+                        pause(stop, self._idle_s)
 
     def run_once(self) -> RelayReport:
         """Send one batch, if there are rows. The first call, and one after a failure, starts.
@@ -236,126 +245,139 @@ class OutboxRelay:
         Raises:
             SupersededError: another relay has taken over.
             OutboxError: tables are missing, or the database and the ledger do not fit.
-            LedgerError: the ledger cannot be read.
+            LedgerError: the ledger is missing, or cannot be read.
             KafkaError, sqlalchemy.exc.SQLAlchemyError: a failure; call it again if that may pass.
         """
         try:
             if self._start is None:
                 self._start = self._begin()
             return self._pass(self._start)
-        except BaseException as error:
+        except BaseException:
             # Also an interrupt: the next start finds out about everything.
             self.close()
-            if isinstance(error, KafkaError) and is_taken_over(error):
-                raise SupersededError(
-                    f"another process has the relay_id {self._relay!r}, or has taken some of its"
-                    f" shards: {error}"
-                ) from error
             raise
 
     def _pass(self, start: _Start) -> RelayReport:
-        dead = 0
-        while True:
-            batch = start.batch + 1
-            rows = self._changes.next_batch(self._relay, start.generation, batch, **self._bounds)
-            if not rows:
-                return RelayReport(0, dead)
-            faults = self._send(start, rows, batch)
-            if not faults:
-                break
-            _LOG.warning("%r moves rows to the table of dead rows: %s", self, faults)
-            self._changes.bury(self._relay, start.generation, faults)
-            dead += len(faults)
-        start.batch = batch
-        self._changes.settle(self._relay, start.generation, batch, forgets=False)
-        return RelayReport(len(rows), dead)
+        generation, dead = start.claim.generation, 0
+        while rows := self._batches.next_batch(
+            generation, start.batch, most_rows=self._most_rows, most_bytes=self._batch_bytes
+        ):
+            fault = self._send(start, rows)
+            if fault is None:
+                start.batch += 1
+                self._batches.delete_sent(generation, start.batch)
+                self._most_rows = min(2 * self._most_rows, self._batch_rows)
+                return RelayReport(len(rows), dead)
+            if len(rows) > 1:
+                half = rows[: len(rows) // 2]
+                self._batches.cut(generation, half[-1].id)
+                self._most_rows = len(half)
+                continue
+            _LOG.warning("%r moves row %d to the dead rows: %s", self, rows[0].id, fault)
+            self._batches.bury(generation, rows[0].id, fault)
+            dead += 1
+        return RelayReport(0, dead)
 
-    def _send(self, start: _Start, rows: Sequence[OutboxRow], batch: int) -> dict[int, str]:
-        """Commit rows and ledger in one transaction, or return the rows that cannot be sent."""
-        producer, futures = start.producer, {}
+    def _send(self, start: _Start, rows: Sequence[OutboxRow]) -> str | None:
+        """Commit rows and ledger in one transaction. Return the fault of one of the rows, if any.
+
+        A row that has one is not known, unless it is alone.
+        """
+        producer, futures = start.producer, []
         try:
             with producer.transaction():
                 for row in rows:
-                    futures[row.id] = producer.send(
+                    future = producer.send(
                         row.topic, row.value, row.key, row.headers or None, None, row.created_ms
                     )
-                start.ledger.advance(batch, after=start.ledger.position)
-        except KafkaError:
-            failures = {number: _failure(future) for number, future in futures.items()}
-            faults = {
-                number: f"{type(error).__name__}: {error}"
-                for number, error in failures.items()
-                if isinstance(error, _OWN_FAULTS)
-            }
+                    futures.append(future)
+                position = {"origin": start.claim.origin, "batch": start.batch + 1}
+                start.ledger.advance(position, after=start.ledger.position)
+        except (KafkaError, TypeError, ValueError) as error:
+            failures = [error, *(future.exception() for future in futures if future.done())]
+            fault = next((one for one in failures if isinstance(one, _OWN_FAULTS)), None)
             # Only after an abort is it certain that the batch is not committed.
-            if not faults or producer.transaction_state != "READY":
+            if fault is None or producer.transaction_state != "READY":
                 raise
-            return faults
-        return {}
+            return f"{type(fault).__name__}: {fault}"
+        return None
 
     # --- the start -----------------------------------------------------------------------------
 
     def _begin(self) -> _Start:
-        self._outbox.check_tables()
-        claim, others = self._changes.take_over(self._relay, self._shards, after=self._generation)
-        self._generation = claim.generation
-        producer, ledger, batch = self._fence(self._relay)
+        if not self._has_begun:
+            self._outbox.check_tables()
+            self._starts.check_engine()
+        claim = self._starts.take_over(
+            self._token, self._ledger_topic, is_first=not self._has_begun
+        )
+        self._has_begun = True
+        producer, ledger, found = self._fence(self._relay, claim)
         try:
-            forgets = self._is_set_back(self._relay, claim, batch)
-            self._changes.settle(self._relay, claim.generation, batch, forgets=forgets)
+            batch = int(found["batch"])
+            self._starts.settle(
+                claim.generation,
+                batch,
+                accepts_set_back=self._accepts_set_back,
+                is_foreign=found["origin"] != claim.origin,
+            )
+            others = self._starts.take_others(claim.generation, self._shards)
             for other, its_claim in others.items():
                 self._replace(other, its_claim)
-            self._changes.adopt(self._relay, claim.generation, self._shards, others)
+            self._starts.adopt(claim.generation, self._shards, others)
         except BaseException:
             producer.close(_CLOSE_S)
             raise
+        self._accepts_set_back = False
         _LOG.info("%r has begun generation %d, at batch %d", self, claim.generation, batch)
-        return _Start(producer, ledger, claim.generation, batch)
+        return _Start(producer, ledger, claim, batch)
 
     def _replace(self, other: str, claim: Claim) -> None:
         """Fence another relay, and free the rows that it has not committed."""
-        producer, _, batch = self._fence(other)
+        # Again, at the last moment: a relay that has begun again must not be fenced.
+        self._starts.check(claim, other)
+        producer, _, found = self._fence(other, claim)
         producer.close(_CLOSE_S)
-        self._is_set_back(other, claim, batch)
-        self._changes.settle(other, claim.generation, batch, forgets=True)
+        self._starts.settle_other(other, claim, int(found["batch"]))
 
-    def _fence(self, relay: str) -> tuple[TransactionalProducer, Ledger, int]:
-        """Fence the producer of a relay. Return another one, the ledger, and its batch."""
+    def _fence(
+        self, relay: str, claim: Claim
+    ) -> tuple[TransactionalProducer, Ledger, dict[str, Any]]:
+        """Fence the producer of a relay. Return another one, the ledger, and its position.
+
+        Raises:
+            OutboxError: the ledger is another outbox's.
+            LedgerError: the database has assigned a batch, and there is no ledger.
+        """
         config = replace(self._config, transactional_id=f"outbox.{relay}")
-        producer, ledger = TransactionalProducer.from_config(config), self._ledger(relay)
+        # A relay writes its ledger's first entry before it assigns its first batch.
+        is_new = not claim.batch or (self._accepts_set_back and relay == self._relay)
+        ledger = Ledger(
+            f"outbox.{relay}", claim.ledger_topic, on_missing="begin" if is_new else "stop"
+        )
+        producer = TransactionalProducer.from_config(config)
         try:
-            return producer, ledger, int(ledger.take_over(producer))
+            found = ledger.take_over(producer) or {"origin": claim.origin, "batch": 0}
+            accepts = self._accepts_set_back and relay == self._relay
+            if found["origin"] != claim.origin and not accepts:
+                raise OutboxError(
+                    f"the ledger of the relay {relay!r} belongs to another outbox. Its programs"
+                    " and these would replace each other. Nothing was deleted or sent. Way out:"
+                    " another relay_id. If the database was made again without its relays' table,"
+                    ' on_set_back="send" for one start'
+                )
+            return producer, ledger, found
         except BaseException:
             producer.close(_CLOSE_S)
             raise
 
-    def _ledger(self, relay: str) -> Ledger:
-        return Ledger(f"outbox.{relay}", self._ledger_topic, start=0)
 
-    def _is_set_back(self, relay: str, claim: Claim, batch: int) -> bool:
-        """Return whether database and ledger do not fit, if that is accepted.
-
-        Raises:
-            OutboxError: they do not fit.
-        """
-        if claim.batch - 1 <= batch <= claim.batch:
-            return False
-        found = (
-            f"the ledger of the relay {relay!r} is at batch {batch}, and the database has"
-            f" assigned batch {claim.batch}"
-        )
-        if self._on_set_back == "send":
-            _LOG.warning("%s: all rows that are there are sent", found)
-            return True
-        cause = (
-            "the database was restored, so that rows that were sent may be there again"
-            if batch > claim.batch
-            else "the ledger's topic was deleted or restored, or another outbox has this relay_id"
-        )
-        raise OutboxError(
-            f"{found}: {cause}. Nothing was sent. Ways out: delete the rows that were sent, or let"
-            ' all be sent, some perhaps once more, by on_set_back="send" for one start'
-        )
+def _passes(error: Exception) -> bool:
+    """Return whether a failure may be over later without a change."""
+    if isinstance(error, KafkaError):
+        return error.recovery != "fix"
+    is_cut = isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
+    return is_cut or isinstance(error, _PASSING)
 
 
 def _checked_shards(shards: Iterable[int]) -> list[int]:
@@ -363,8 +385,3 @@ def _checked_shards(shards: Iterable[int]) -> list[int]:
     if not found or not all(isinstance(one, int) and 0 <= one < SHARDS for one in found):
         raise ValueError(f"shards={shards!r}: give numbers from 0 to {SHARDS - 1}, at least one")
     return found
-
-
-def _failure(future: Any) -> BaseException | None:
-    error: BaseException | None = future.exception() if future.done() else None
-    return error

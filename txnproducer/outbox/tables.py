@@ -1,6 +1,6 @@
 """The tables of an outbox, and the rows that programs write into it.
 
-Owns: the tables, the shard of a key, the form of a row. Must not know: relays (`changes`), Kafka.
+Owns: the tables, the shard of a key, the form of a row. Must not know: relays, Kafka.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import random
 import re
 import time
+import uuid
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -49,6 +50,7 @@ class Outbox:
 
     Raises:
         ValueError: the name is none of a table.
+        TypeError: the engine is none, such as an AsyncEngine.
     """
 
     def __init__(
@@ -58,13 +60,17 @@ class Outbox:
         name: str = "txn_outbox",
         metadata: sa.MetaData | None = None,
     ) -> None:
+        if engine is not None and not isinstance(engine, sa.Engine):
+            raise TypeError(
+                f"engine={engine!r:.60}: give an Engine of create_engine(). A relay runs in a"
+                " thread of its own, beside an AsyncEngine of the program"
+            )
         if not _NAME.fullmatch(name):
             raise ValueError(f"name={name!r}: give up to 41 letters, digits and underscores")
         self._engine = engine
         self.metadata = sa.MetaData() if metadata is None else metadata
-        self.rows = sa.Table(
+        self.rows = self._table(
             name,
-            self.metadata,
             sa.Column("id", _Id, primary_key=True, autoincrement=True),
             sa.Column("shard", sa.SmallInteger, nullable=False),
             *_columns_of_a_record(),
@@ -74,29 +80,36 @@ class Outbox:
             # Otherwise SQLite gives the id of a row that was sent and deleted to another one.
             sqlite_autoincrement=True,
         )
-        self.relays = sa.Table(
+        self.relays = self._table(
             f"{name}_relays",
-            self.metadata,
             sa.Column("relay", sa.String(200), primary_key=True),
             sa.Column("generation", sa.BigInteger, nullable=False),
             sa.Column("batch", sa.BigInteger, nullable=False),
+            sa.Column("origin", sa.String(32), nullable=False),
+            sa.Column("token", sa.String(32), nullable=False),
+            sa.Column("ledger_topic", sa.String(249), nullable=False),
         )
-        self.shards = sa.Table(
+        self.shards = self._table(
             f"{name}_shards",
-            self.metadata,
             sa.Column("shard", sa.SmallInteger, primary_key=True, autoincrement=False),
             sa.Column("relay", sa.String(200), nullable=False),
         )
-        self.dead = sa.Table(
+        self.dead = self._table(
             f"{name}_dead",
-            self.metadata,
-            sa.Column("id", _Id, primary_key=True, autoincrement=False),
+            sa.Column("id", _Id, primary_key=True, autoincrement=True),
+            sa.Column("row_id", sa.BigInteger, nullable=False),
             *_columns_of_a_record(),
             sa.Column("error", sa.Text, nullable=False),
             sa.Column("moved_ms", sa.BigInteger, nullable=False),
         )
-
         self.tables = (self.rows, self.relays, self.shards, self.dead)
+
+    def _table(self, name: str, *parts: Any, **options: Any) -> sa.Table:
+        metadata = self.metadata
+        known = name if metadata.schema is None else f"{metadata.schema}.{name}"
+        # A second Outbox on the caller's metadata, such as one that only enqueues.
+        found: sa.Table | None = metadata.tables.get(known)
+        return sa.Table(name, metadata, *parts, **options) if found is None else found
 
     def __repr__(self) -> str:
         return f"<Outbox {self.rows.name!r}>"
@@ -154,7 +167,7 @@ class Outbox:
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str | None] | None = None,
     ) -> sa.Insert:
-        """Return the statement of `enqueue`, for an AsyncSession, or for a bulk insert.
+        """Return the statement of `enqueue`, for an AsyncSession.
 
         Raises:
             TypeError, ValueError: an argument does not fit.
@@ -163,7 +176,7 @@ class Outbox:
             raise ValueError(f"topic={topic!r} is not the name of a topic")
         of_key = _bytes("key", key)
         pairs = [
-            [name, _as_text(_bytes(f"headers[{name!r}]", one))]
+            [_header_name(name), _as_text(_bytes(f"headers[{name!r}]", one))]
             for name, one in (headers or {}).items()
         ]
         return sa.insert(self.rows).values(
@@ -193,7 +206,9 @@ class Outbox:
             OutboxError: one is missing.
         """
         there = sa.inspect(self.engine)
-        missing = [one.name for one in self.tables if not there.has_table(one.name)]
+        missing = [
+            one.name for one in self.tables if not there.has_table(one.name, schema=one.schema)
+        ]
         if missing:
             raise OutboxError(
                 f"the tables {', '.join(missing)} are missing in the database. Way out:"
@@ -222,8 +237,20 @@ def _bytes(name: str, value: Any) -> bytes | None:
     raise TypeError(f"{name}={value!r:.60}: give bytes, str or None")
 
 
+def _header_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"headers: the name {name!r:.60} must be a str")
+    name.encode()  # a lone surrogate would be refused only by the relay
+    return name
+
+
 def _as_text(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
+
+
+def new_name() -> str:
+    """Return a random name that no other one equals."""
+    return uuid.uuid4().hex
 
 
 def now_ms() -> int:

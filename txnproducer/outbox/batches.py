@@ -1,0 +1,180 @@
+"""The changes of a batch: rows are assigned to it, taken out of it, buried.
+
+Owns: the statements, the form of a row. Must not know: Kafka, the order of the changes (`relay`).
+
+A batch is a set of rows, not a range. So a gap in the ids, or a row that is committed after one
+with a higher id, is sent later and never left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Final, NamedTuple
+
+from txnproducer.outbox._sqlalchemy import sa
+from txnproducer.outbox.relay_row import RelayRow
+from txnproducer.outbox.tables import now_ms
+
+__all__ = ["Batches", "OutboxRow"]
+
+# Below every database's limit of parameters in one statement.
+_IN_ONE_STATEMENT: Final = 500
+
+
+class OutboxRow(NamedTuple):
+    """A row that is sent as a record.
+
+    Attributes:
+        id: of the row.
+        topic: of the record.
+        key: of the record.
+        value: of the record.
+        headers: of the record.
+        created_ms: when it was enqueued, in milliseconds since the epoch; the record's time.
+    """
+
+    id: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    created_ms: int
+
+
+class Batches(RelayRow):
+    """The changes of one relay's batches."""
+
+    def next_batch(
+        self, generation: int, committed: int, *, most_rows: int, most_bytes: int
+    ) -> list[OutboxRow]:
+        """Return the rows of the batch after the committed one. If it has none, assign some.
+
+        Args:
+            generation: of this relay.
+            committed: the number of the batch before.
+            most_rows: of a new batch.
+            most_bytes: of keys and values of a new batch; it has one row at least.
+
+        Raises:
+            SupersededError: another generation has begun.
+            OutboxError: database and ledger do not fit.
+        """
+        if self._is_idle(generation):
+            return []
+        rows, batch = self._outbox.rows.c, committed + 1
+        with self._changing(generation) as connection:
+            self._is_set_back(connection, self._relay, committed, accepts=False)
+            found = self._read(connection, batch)
+            if found:
+                return found
+            chosen = self._unassigned(connection, most_rows, most_bytes)
+            if not chosen:
+                return []
+            assigned = sa.update(self._outbox.rows).values(relay=self._relay, batch=batch)
+            for start in range(0, len(chosen), _IN_ONE_STATEMENT):
+                some = chosen[start : start + _IN_ONE_STATEMENT]
+                connection.execute(assigned.where(rows.id.in_(some)))
+            self._set_batch(connection, self._relay, batch)
+            return self._read(connection, batch)
+
+    def _is_idle(self, generation: int) -> bool:
+        """Return whether there is nothing to do, without a lock: an idle relay writes nothing."""
+        rows = self._outbox.rows.c
+        is_next = sa.or_(self._is_ours, sa.and_(rows.relay.is_(None), rows.shard.in_(self._own())))
+        present = sa.select(self._outbox.relays.c.generation).where(self._is_this)
+        with self._begin() as connection:
+            if connection.scalar(present) != generation:
+                raise self._superseded()
+            return connection.scalar(sa.select(rows.id).where(is_next).limit(1)) is None
+
+    def _own(self) -> sa.Select[tuple[int]]:
+        shard = self._outbox.shards.c
+        return sa.select(shard.shard).where(shard.relay == self._relay)
+
+    def _unassigned(self, connection: sa.Connection, most_rows: int, most_bytes: int) -> list[int]:
+        rows = self._outbox.rows.c
+        sizes = (sa.func.coalesce(sa.func.length(each), 0) for each in (rows.value, rows.key))
+        query = (
+            sa.select(rows.id, sum(sizes, sa.literal(0)))
+            .where(rows.relay.is_(None), rows.shard.in_(self._own()))
+            .order_by(rows.id)
+            .limit(most_rows)
+        )
+        chosen: list[int] = []
+        total = 0
+        for number, length in connection.execute(query):
+            total += length
+            if chosen and total > most_bytes:
+                break
+            chosen.append(number)
+        return chosen
+
+    def _read(self, connection: sa.Connection, batch: int) -> list[OutboxRow]:
+        rows = self._outbox.rows.c
+        query = (
+            sa.select(rows.id, rows.topic, rows.key, rows.value, rows.headers, rows.created_ms)
+            .where(self._is_ours, rows.batch == batch)
+            .order_by(rows.id)
+        )
+        return [
+            OutboxRow(one.id, one.topic, one.key, one.value, _pairs(one.headers), one.created_ms)
+            for one in connection.execute(query)
+        ]
+
+    def delete_sent(self, generation: int, batch: int) -> None:
+        """Delete the rows of a batch that is committed.
+
+        Raises:
+            SupersededError: another generation has begun.
+            OutboxError: database and ledger do not fit.
+        """
+        with self._changing(generation) as connection:
+            self._is_set_back(connection, self._relay, batch, accepts=False)
+            self._delete(connection, self._relay, batch)
+
+    def cut(self, generation: int, last: int) -> None:
+        """Take the rows after one out of the batch that is not committed.
+
+        Args:
+            generation: of this relay.
+            last: the id of the last row that stays.
+
+        Raises:
+            SupersededError: another generation has begun.
+        """
+        with self._changing(generation) as connection:
+            self._free(connection, sa.and_(self._is_ours, self._outbox.rows.c.id > last))
+
+    def bury(self, generation: int, row: int, error: str) -> None:
+        """Move a row to the table of dead rows.
+
+        Args:
+            generation: of this relay.
+            row: its id.
+            error: the reason why it cannot be sent.
+
+        Raises:
+            SupersededError: another generation has begun.
+        """
+        rows, dead = self._outbox.rows, self._outbox.dead
+        names = ["topic", "key", "value", "headers", "created_ms"]
+        found = sa.select(
+            rows.c.id,
+            *(rows.c[name] for name in names),
+            sa.literal(error),
+            sa.literal(now_ms(), sa.BigInteger),
+        ).where(rows.c.id == row)
+        with self._changing(generation) as connection:
+            into = ["row_id", *names, "error", "moved_ms"]
+            connection.execute(sa.insert(dead).from_select(into, found))
+            connection.execute(sa.delete(rows).where(rows.c.id == row))
+
+
+def _pairs(headers: str | None) -> list[tuple[str, bytes | None]]:
+    if headers is None:
+        return []
+    return [
+        (name, None if text is None else base64.b64decode(text))
+        for name, text in json.loads(headers)
+    ]
