@@ -2,8 +2,8 @@
 
 Programs enqueue rows with keys, and roll some of them back. Two relays share the shards. One of
 them is killed by SIGKILL at a random moment, or stopped (SIGSTOP) while another process takes its
-place, and then woken. Now and then the shards are shared out in another way. At the end each committed row is in the topic once, and those of each key
-are in their order.
+place, and then woken. Now and then the shards are shared out in another way. At the end each
+committed row is in the topic once, and those of each key are in their order.
 """
 
 from __future__ import annotations
