@@ -93,7 +93,13 @@ def close_pool(**_: Any) -> None:
     pool.close(timeout=10)
 
 
-@app.task(bind=True, name="orders.book")  # type: ignore[untyped-decorator, unused-ignore]
+@app.task(  # type: ignore[untyped-decorator, unused-ignore]
+    bind=True,
+    name="orders.book",
+    autoretry_for=(KafkaError, TimeoutError),  # a retry has the same id, and looks for it first
+    retry_backoff=True,
+    max_retries=10,
+)
 def book(self: Task, order: str, sent_ms: int, dies: str = "") -> str:
     """Write an order. In the task's first run its process dies where the client wants it."""
     key = self.request.id.encode()
