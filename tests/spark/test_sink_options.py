@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import time
 from contextlib import suppress
 from inspect import signature
 from typing import get_args, get_type_hints
@@ -273,6 +274,14 @@ def make_token():
     return "d.e.f"
 
 
+MADE: list[str] = []
+
+
+def make_and_tell():
+    MADE.append(f"token-{len(MADE)}")
+    return MADE[-1], time.time() + 100
+
+
 NO_PROVIDER = "a token"
 
 
@@ -296,6 +305,13 @@ def test_a_function_that_returns_a_token_is_a_provider():
     read = settings(**given, **{"kafka.sasl_oauth_token_provider": f"{__name__}:make_token"})
     provider = pickle.loads(pickle.dumps(read)).security["sasl_oauth_token_provider"]
     assert (provider.token(), provider.extensions()) == ("d.e.f", {})
+
+
+def test_a_function_that_returns_a_token_and_its_end_is_a_provider_that_keeps_it():
+    given = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
+    read = settings(**given, **{"kafka.sasl_oauth_token_provider": f"{__name__}:make_and_tell"})
+    provider = pickle.loads(pickle.dumps(read)).security["sasl_oauth_token_provider"]
+    assert provider.token() == provider.token() == MADE[-1]
 
 
 @pytest.mark.parametrize(

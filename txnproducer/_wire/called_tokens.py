@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -23,7 +23,7 @@ from . import kafka_python as kp
 from .platform import SYSTEM, Platform
 from .sasl_mechanisms import TOKEN_PROVIDER, shown
 
-__all__ = ["CalledTokens", "OAuthCallable", "token_provider"]
+__all__ = ["CalledTokens", "OAuthCallable", "token_provider", "with_token_provider"]
 
 OAuthCallable: TypeAlias = Callable[[], tuple[str, float | datetime]]
 
@@ -33,6 +33,19 @@ _LOG: Final = logging.getLogger(__name__)
 _FRESH: Final = 0.8
 # Of the years 2001 and 5138. A smaller number is a lifetime, a larger one is milliseconds.
 _EPOCHS_S: Final = (1e9, 1e11)
+
+
+def with_token_provider(
+    settings: Mapping[str, Any], platform: Platform = SYSTEM
+) -> Mapping[str, Any]:
+    """Return settings under kafka-python's names, with a provider in place of a function.
+
+    Raises:
+        InvalidConfigurationError: the setting is neither.
+    """
+    if settings.get(TOKEN_PROVIDER) is None:
+        return settings
+    return {**settings, TOKEN_PROVIDER: token_provider(settings[TOKEN_PROVIDER], platform)}
 
 
 def token_provider(given: Any, platform: Platform = SYSTEM) -> kp.AbstractTokenProvider:

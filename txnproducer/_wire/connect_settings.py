@@ -15,7 +15,7 @@ from typing import Any
 
 from txnproducer.errors import DisconnectError
 
-from .called_tokens import token_provider
+from .called_tokens import with_token_provider
 from .platform import SYSTEM, Platform
 from .sasl_mechanisms import TOKEN_PROVIDER, make_mechanism
 from .tcp import BufferSizes
@@ -56,10 +56,8 @@ class ConnectSettings:
             InvalidConfigurationError: a setting is missing or wrong; the error names it.
         """
         mechanism = None
-        if security.get(TOKEN_PROVIDER) is not None:
-            # One for all connections, which share its token.
-            provider = token_provider(security[TOKEN_PROVIDER], platform)
-            security = {**security, TOKEN_PROVIDER: provider}
+        # Here, so that all connections share a token.
+        security = with_token_provider(security, platform)
         if is_sasl(security):
             mechanism = str(security.get("sasl_mechanism") or "").upper()
             # GSSAPI and AWS_MSK_IAM are left out: to make them asks Kerberos or AWS.

@@ -19,8 +19,7 @@ from tenacity import (
     wait_fixed,
 )
 
-from txnproducer._wire.called_tokens import token_provider
-from txnproducer._wire.sasl_mechanisms import TOKEN_PROVIDER
+from txnproducer._wire.called_tokens import with_token_provider
 from txnproducer.errors import (
     DisconnectError,
     InvalidMetadataError,
@@ -86,8 +85,6 @@ def connect(
     """
     # In this order, so that an error of the cleanup becomes one of ours as well.
     is_direct = "proxy_url" not in security
-    if security.get(TOKEN_PROVIDER) is not None:
-        security[TOKEN_PROVIDER] = token_provider(security[TOKEN_PROVIDER])
     with our_errors(bootstrap_servers, is_direct=is_direct), contextlib.ExitStack() as cleanup:
         owned = cleanup.enter_context(owned_connections())
         client = KafkaAdminClient(
@@ -98,7 +95,7 @@ def connect(
             # limit of 30 s could be more than all of the time there is.
             reconnect_backoff_max_ms=500,
             # A proxy that the user names wins, since no broker may be reachable without it.
-            **{**owned, **security},
+            **{**owned, **with_token_provider(security)},
         )
         # Called first, since such a stack runs backwards: the client ends before its connections.
         cleanup.callback(client.close)

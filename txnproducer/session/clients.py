@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from txnproducer._wire.called_tokens import with_token_provider
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.session.batch import SessionConsumer
@@ -53,10 +54,9 @@ def kafka_python_consumer(
 
     from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
 
+    given = {**REQUIRED, **with_token_provider(settings)}
     return KafkaPythonConsumer(
-        KafkaConsumer(
-            bootstrap_servers=bootstrap_servers, group_id=group_id, **{**REQUIRED, **settings}
-        )
+        KafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=group_id, **given)
     )
 
 

@@ -117,7 +117,8 @@ class TransactSession:
             group_id: the consumer group.
             transactional_id: of this process alone; see the page "Which transactional id".
             bootstrap_servers: of both.
-            consumer_settings: for `KafkaConsumer`. Those that a session needs are set.
+            consumer_settings: for `KafkaConsumer`. Those that a session needs are set. A
+                `sasl_oauth_token_provider` may also be a function, as for a producer.
             producer_settings: for `TransactionalProducer`.
             max_failures: see the class.
             dead_letter_topic: likewise.
