@@ -234,7 +234,7 @@ def test_a_refused_value_is_shown_as_it_stands_in_the_file(write, monkeypatch):
         assert f"='{value}' is not valid" in text
 
 
-def test_what_java_needs_to_follow_the_references_may_stand_in_the_file(write):
+def test_javas_settings_of_its_providers_may_stand_in_the_file(write):
     config = read(
         write(
             "bootstrap.servers=a\nconfig.providers=env, file,directory\n"
