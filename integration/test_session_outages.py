@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +17,13 @@ from tests.waiting import wait_until
 from txnproducer.session import TransactSession
 from txnproducer.testing import EmbeddedKafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(240),
+    # kafka-python leaves the sockets of refused connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 # The part of the session, and its call before which the broker goes down.
 STEPS = {
     "poll": ("_consumer", "poll"),
@@ -30,6 +38,9 @@ STEPS = {
 def own_kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka() as kafka:
         yield kafka
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # no test of another file is to see those sockets
 
 
 class Outage:
@@ -73,7 +84,7 @@ def _tries() -> Iterator[Any]:
             yield pytest.param(consumer, step, marks=marks, id=f"{consumer}, {step}")
 
 
-@pytest.mark.parametrize(("consumer", "step"), _tries())
+@pytest.mark.parametrize(("consumer", "step"), list(_tries()))
 def test_a_session_goes_on_after_the_broker_was_down(own_kafka, transactional_id, consumer, step):
     servers, topics = own_kafka.bootstrap_servers, make_topics(own_kafka, transactional_id)
     feeder = Feeder(servers, topics[0])

@@ -228,6 +228,22 @@ def test_the_consumer_is_polled_while_the_way_back_is_not_known_and_its_records_
     assert asked == [{INPUT: 0}] * 3
 
 
+def test_partitions_that_are_lost_on_the_way_back_are_noticed(session, consumer):
+    with session.transaction(session.poll(max_records=2)):
+        consumer.on_loss()
+    usual, losses = consumer.rewind, [consumer.on_loss]
+
+    def rewind(first):
+        done = usual(first)
+        while losses:
+            losses.pop()()
+        return done
+
+    consumer.rewind = rewind
+    assert len(session.poll(max_records=2)) == 0
+    assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+
+
 def test_a_static_member_that_is_fenced_ends_the_run(session, consumer, client):
     client.prepare_txn_offset_commit(error_code=82)  # FENCED_INSTANCE_ID
     with pytest.raises(KafkaError, match="instance"):

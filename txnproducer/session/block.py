@@ -16,7 +16,6 @@ from txnproducer.errors import (
     CommitFailedError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    StaleMemberEpochError,
     UnknownMemberIdError,
 )
 from txnproducer.session.batch import Batch
@@ -30,7 +29,6 @@ _OF_THE_GROUP = (
     CommitFailedError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    StaleMemberEpochError,
     UnknownMemberIdError,
 )
 
