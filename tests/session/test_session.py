@@ -228,6 +228,17 @@ def test_the_consumer_is_polled_while_the_way_back_is_not_known_and_its_records_
     assert asked == [{INPUT: 0}] * 3
 
 
+def test_committed_offsets_that_stay_unknown_are_told(session, consumer, caplog):
+    with session.transaction(session.poll(max_records=2)):
+        consumer.on_loss()
+    usual, consumer.rewind = consumer.rewind, lambda first: False
+    for _ in range(61):
+        session.poll(max_records=2)
+    assert caplog.text.count("transaction with offsets of this group") == 2
+    consumer.rewind = usual
+    assert len(session.poll(max_records=2)) == 2
+
+
 def test_partitions_that_are_lost_on_the_way_back_are_noticed(session, consumer):
     with session.transaction(session.poll(max_records=2)):
         consumer.on_loss()

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from txnproducer._shell.runs_in_threads import as_kinds, run_once
 from txnproducer._shell.transaction_runs import Bounds, Run, waits
@@ -45,6 +45,11 @@ __all__ = ["TransactSession"]
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
+_WARNED_AFTER: Final = 30
+_NOT_KNOWN: Final = (
+    "the committed offsets are not known after %d questions: the group's coordinator is away, or a"
+    " transaction with offsets of this group is open; kafka-transactions.sh lists those"
+)
 
 
 class TransactSession:
@@ -95,6 +100,8 @@ class TransactSession:
         self._identity: tuple[int, str] | None = None
         # Where the next poll has to read first, and whether no partition was lost since.
         self._back: tuple[dict[TopicPartition, int], bool] | None = None
+        # How often the committed offsets were asked for since they were known.
+        self._waits = 0
         consumer.subscribe(topics, self._note_loss)
 
     @classmethod
@@ -229,9 +236,13 @@ class TransactSession:
         offsets, is_current = self._back
         if not (is_current and self._consumer.seek(offsets)):
             if not self._consumer.rewind(offsets):
+                self._waits += 1
+                if self._waits % _WARNED_AFTER == 0:
+                    _LOG.warning(_NOT_KNOWN, self._waits)
                 return False
             self._failures.forget_elsewhere(self._consumer.assignment())
-        self._back = None  # only now: a way back that has failed is tried again
+        # Only now: a way back that has failed is tried again.
+        self._back, self._waits = None, 0
         return True
 
     def transaction(self, batch: Batch) -> SessionBlock:
