@@ -206,6 +206,13 @@ def test_an_error_is_raised_after_the_records_before_it(consumer, library):
         consumer.poll(1, 9)
 
 
+@pytest.mark.parametrize("code", [KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED])
+def test_errors_after_which_the_consumer_goes_on_are_not_raised(consumer, library, code):
+    library.messages = [Message(0, KafkaError(code)), Message(1)]
+    assert [record.offset for record in consumer.poll(1, 9)] == [1]
+    assert consumer.poll(1, 9) == []
+
+
 def test_a_rebalance_that_takes_nothing_away_is_none(consumer, library):
     losses: list[int] = []
     consumer.subscribe(["in"], lambda: losses.append(1))
