@@ -57,6 +57,9 @@ class Library:
     def seek(self, partition, offset):
         self.sought.append((partition.partition, offset))
 
+    def seek_to_beginning(self, partition):
+        self.sought.append((partition.partition, "beginning"))
+
 
 def test_the_way_back_goes_to_committed_offsets_and_without_one_to_the_first_of_the_batch():
     library = Library(
@@ -68,7 +71,7 @@ def test_the_way_back_goes_to_committed_offsets_and_without_one_to_the_first_of_
         }
     )
     assert KafkaPythonConsumer(library).rewind({TopicPartition("in", 2): 5, INPUT: 1})
-    assert sorted(library.sought) == [(0, 7), (1, 9), (2, 5)]
+    assert sorted(library.sought) == [(0, 7), (1, 9), (2, 5), (3, "beginning")]
 
 
 def test_no_position_is_changed_while_committed_offsets_are_not_known():

@@ -229,6 +229,19 @@ def test_the_consumer_is_polled_while_the_way_back_is_not_known_and_its_records_
     assert asked == [{INPUT: 0}] * 3
 
 
+def test_records_that_an_interrupt_takes_away_come_again(session, consumer):
+    usual = consumer.group_metadata
+
+    def interrupted():
+        consumer.group_metadata = usual
+        raise KeyboardInterrupt
+
+    consumer.group_metadata = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        session.poll(max_records=2)
+    assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
+
+
 def test_committed_offsets_that_stay_unknown_are_told(session, consumer, caplog):
     with session.transaction(session.poll(max_records=2)):
         consumer.on_loss()

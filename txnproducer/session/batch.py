@@ -120,7 +120,8 @@ class SessionConsumer(Protocol):
         """Read on from the committed offsets, in all partitions that it has.
 
         Args:
-            first: where to read on in partitions without a committed offset.
+            first: where to read on in partitions without a committed offset. Those that it lacks
+                are read from the beginning.
 
         Returns:
             False if the offsets are not known yet. It is called again, after a poll of which no

@@ -208,9 +208,9 @@ class ConfluentConsumer:
                 if one.error is not None:
                     raise KafkaException(one.error)
                 place = TopicPartition(one.topic, one.partition)
-                offset = one.offset if one.offset >= 0 else first.get(place)
-                if offset is not None:
-                    self._consumer.seek(ConfluentPartition(*place, offset))
+                start = first.get(place, confluent_kafka.OFFSET_BEGINNING)
+                offset = one.offset if one.offset >= 0 else start
+                self._consumer.seek(ConfluentPartition(*place, offset))
         except KafkaException as error:
             return _is_later(error)
         return True

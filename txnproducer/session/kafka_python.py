@@ -110,7 +110,7 @@ class KafkaPythonConsumer:
         # have joined, and the assignment is about to change.
         if self._consumer.group_metadata().state != MemberState.STABLE:
             return False
-        offsets: dict[KafkaPartition, int] = {}
+        offsets: dict[KafkaPartition, int | None] = {}
         try:
             for partition in self._consumer.assignment():
                 # Twice: the consumer may hand out an answer from before the last rebalance once.
@@ -118,13 +118,15 @@ class KafkaPythonConsumer:
                 offset = self._committed(partition)
                 if offset is None:
                     offset = first.get(TopicPartition(partition.topic, partition.partition))
-                if offset is not None:
-                    offsets[partition] = offset
+                offsets[partition] = offset
         except (KafkaTimeoutError, KafkaConnectionError) as error:
             _LOG.info("the committed offsets are not known yet: %s", error)
             return False
         for partition, offset in offsets.items():
-            self._consumer.seek(partition, offset)
+            if offset is None:
+                self._consumer.seek_to_beginning(partition)
+            else:
+                self._consumer.seek(partition, offset)
         return True
 
     def _committed(self, partition: KafkaPartition) -> int | None:

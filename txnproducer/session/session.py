@@ -203,6 +203,8 @@ class TransactSession:
             )
         number = self._number
         is_back = self._goes_back()
+        # Also if Ctrl-C takes the records away, or an error.
+        self._back = self._earliest(Batch(())), False
         # On the way back as well: a consumer that does not poll cannot join, and is given up.
         records = self._consumer.poll(timeout, max_records)
         batch = Batch(records, self._consumer.group_metadata(), number)
@@ -212,7 +214,7 @@ class TransactSession:
             # The position may be older than another consumer's commit, so it is looked up again.
             self._back = self._earliest(batch), False
             return Batch(())
-        self._open = batch if records else None
+        self._open, self._back = batch if records else None, None
         return batch
 
     def _is_known_member(self, metadata: Any) -> bool:
