@@ -103,6 +103,8 @@ nitpick_ignore_regex = [
     ("py:class", r"Waiter"),
     # The type of a function's result, and a path where the annotations are not evaluated.
     ("py:class", r"(txnproducer\.\w+(\.\w+)?\.)?T|Path|SessionConsumer"),
+    # SQLAlchemy's.
+    ("py:class", r"Connection|Engine|MetaData|Session|Table|sa\..+"),
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

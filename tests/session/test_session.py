@@ -242,7 +242,7 @@ def test_records_that_an_interrupt_takes_away_come_again(session, consumer):
     assert [record.offset for record in session.poll(max_records=2)] == [0, 1]
 
 
-def test_committed_offsets_that_stay_unknown_are_told(session, consumer, caplog):
+def test_committed_offsets_that_stay_unknown_are_logged(session, consumer, caplog):
     with session.transaction(session.poll(max_records=2)):
         consumer.on_loss()
     usual, consumer.rewind = consumer.rewind, lambda first: False

@@ -371,6 +371,9 @@ SCENARIOS: dict[str, list[Scenario]] = {
     '`KafkaTimeoutError`, "does not know topic"': [
         Scenario("KafkaTimeoutError", "abort", send(b"x", "missing"), AT_ONCE)
     ],
+    "`SerializationError`": [
+        Scenario("SerializationError", "fix", send("x"), {"value_serializer": lambda _: 1 / 0})
+    ],
     "`BufferExhaustedError`": [
         Scenario("BufferExhaustedError", "abort", fill_the_memory, SMALL | AT_ONCE)
     ],

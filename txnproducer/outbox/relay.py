@@ -213,8 +213,9 @@ class OutboxRelay:
         Raises:
             SupersededError: another relay has taken over. Do not begin again in a loop: two
                 processes would replace each other for ever.
-            OutboxError, LedgerError: see `run_once`.
-            KafkaError: a failure that needs a change first (`recovery` is "fix").
+            OutboxError: see `run_once`.
+            KafkaError: a failure that needs a change first (`recovery` is "fix"), such as a ledger
+                that is missing.
         """
         stop = stop or threading.Event()
         failures = 0
@@ -245,8 +246,8 @@ class OutboxRelay:
         Raises:
             SupersededError: another relay has taken over.
             OutboxError: tables are missing, or the database and the ledger do not fit.
-            LedgerError: the ledger is missing, or cannot be read.
-            KafkaError, sqlalchemy.exc.SQLAlchemyError: a failure; call it again if that may pass.
+            KafkaError: a failure; call it again, unless its `recovery` is "fix", as with a ledger
+                that is missing. SQLAlchemy's errors of the database come as they are.
         """
         try:
             if self._start is None:
