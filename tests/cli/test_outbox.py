@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from click.testing import CliRunner
 
@@ -45,8 +47,10 @@ def test_a_wrong_option_is_named(run, arguments, text):
 
 
 def test_a_relay_takes_settings_as_every_command_does(run):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     result = run("run", "-b", "127.0.0.1:1", "--relay-id", "a", "-X", "linger.ms=0")
     assert (result.exit_code, "create_tables()" in result.output) == (4, True), result.output
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_a_database_that_is_no_url_or_cannot_be_reached_is_one_line(run, tmp_path):

@@ -134,20 +134,28 @@ def run(
                 rows += report.rows
             click.echo(f"sent: {rows}")
             return
-        relay.run(_set_by_a_signal())
+        with _set_by_a_signal() as stop:
+            relay.run(stop)
 
 
-def _set_by_a_signal() -> threading.Event:
-    """Return an event that the first SIGTERM or Ctrl-C sets. A second one ends the process."""
+@contextmanager
+def _set_by_a_signal() -> Iterator[threading.Event]:
+    """Yield an event that the first SIGTERM or Ctrl-C sets. A second one ends the process."""
     stop = threading.Event()
 
-    def end(*_: object) -> None:
-        stop.set()
+    def restore() -> None:
         for number, usual in handlers.items():
             signal.signal(number, usual)
 
+    def end(*_: object) -> None:
+        stop.set()
+        restore()
+
     handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
-    return stop
+    try:
+        yield stop
+    finally:
+        restore()
 
 
 def _shards(text: str) -> range:

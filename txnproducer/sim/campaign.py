@@ -40,6 +40,7 @@ _JUDGED_AND_JUDGE = (
     "sim/world/*.py",
     "errors/**/*.py",
     "records.py",
+    "serializers.py",
 )
 # The other sources of the compiled parts.
 _COMPILED_FROM = ("../compiled/**/*.pxd", "_record/*.pyx", "_record/*.h")
