@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from kafka import KafkaConsumer
 from kafka.net.compat import KafkaNetClient
@@ -51,6 +51,27 @@ class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is unt
                 # Before the sockets are closed by the outer block: no later connection finds this
                 # owner.
                 del cls.owners[address]
+
+
+class _UnleakedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
+    """kafka-python's way to connect, which closes the socket of a refused connection."""
+
+    SCHEMES = ("unleaked",)
+
+    def __init__(self, proxy_url: str) -> None:
+        del proxy_url
+
+    async def sock_connect(self, net: Any, sock: Any, *args: Any, **kwargs: Any) -> Any:
+        """Connect a socket, or close it."""
+        try:
+            return await super().sock_connect(net, sock, *args, **kwargs)
+        except BaseException:
+            sock.close()
+            raise
+
+
+# For a client that lives long: an owner would keep each of its sockets.
+CLOSES_REFUSED: Final = {"proxy_url": f"{_UnleakedSocket.SCHEMES[0]}://"}
 
 
 @contextlib.contextmanager

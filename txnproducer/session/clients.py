@@ -52,9 +52,10 @@ def kafka_python_consumer(
     """Make a consumer of kafka-python."""
     from kafka import KafkaConsumer  # late: another consumer does not need it
 
+    from txnproducer.admin._sockets import CLOSES_REFUSED
     from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
 
-    given = {**REQUIRED, **with_token_provider(settings)}
+    given = {**CLOSES_REFUSED, **REQUIRED, **with_token_provider(settings)}
     return KafkaPythonConsumer(
         KafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=group_id, **given)
     )
