@@ -8,7 +8,6 @@ Run it: python examples/file_import.py [bootstrap servers]
 
 from __future__ import annotations
 
-import random
 import tempfile
 from pathlib import Path
 
@@ -25,8 +24,11 @@ class FailedImportError(Exception):
     """Stands for a crash of the program."""
 
 
-def import_file(bootstrap_servers: str, topic: str, name: str, file: Path, luck: float) -> None:
-    """Import the lines that are not committed yet; fail at some line, if there is no luck."""
+def import_file(
+    bootstrap_servers: str, topic: str, name: str, file: Path, most: int | None
+) -> None:
+    """Import the lines that are not committed yet; fail after so many of them."""
+    sent = 0
     ledger = Ledger(name, start=0)
     with (
         TransactionalProducer(bootstrap_servers, name) as producer,
@@ -40,7 +42,8 @@ def import_file(bootstrap_servers: str, topic: str, name: str, file: Path, luck:
             with producer.transaction():
                 for line in lines:
                     producer.send(topic, line.rstrip())
-                    if random.random() > luck:
+                    sent += 1
+                    if sent == most:
                         raise FailedImportError
                 end = position + sum(map(len, lines))
                 ledger.advance(end, after=position)
@@ -55,9 +58,9 @@ def main() -> None:
         failures = 0
         while True:
             try:
-                # After five failures the sixth start has luck.
-                luck = 0.99 if failures < 5 else 1.0
-                import_file(bootstrap_servers, topic, name, file, luck)
+                # Five starts fail in the midst of a transaction. The sixth goes through.
+                most = MOST_LINES + 20 * failures + 7 if failures < 5 else None
+                import_file(bootstrap_servers, topic, name, file, most)
                 break
             except FailedImportError:
                 failures += 1
