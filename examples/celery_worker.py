@@ -1,4 +1,4 @@
-"""A Celery worker whose tasks write to Kafka once, though Celery may run a task twice.
+"""A Celery worker. Each task writes to Kafka once, also if Celery runs it twice.
 
 With `acks_late` a task is acknowledged after its end, so none is lost when a worker is killed.
 But the commit and the acknowledgement are two steps. A worker that is killed between them has

@@ -120,7 +120,7 @@ def postgres_url() -> Iterator[str]:
     """The URL of a PostgreSQL for SQLAlchemy. Its tables stay for the session's other tests."""
     reason = why_no_postgres()
     if reason is not None:
-        pytest.skip(reason)
+        pytest.skip(reason)  # it names the package to install
     with postgres() as url:
         yield url
 

@@ -167,7 +167,7 @@ def campaign(
             next_s = time.monotonic() + rng.uniform(0.5, _LONGEST_LIFE_S)
             while killed + slept < kills:
                 writer.write()
-                time.sleep(_ENQUEUE_S)
+                time.sleep(_ENQUEUE_S)  # the load that the relays have to keep up with
                 now_s = time.monotonic()
                 if now_s < next_s:
                     continue
@@ -227,7 +227,7 @@ def _drain(outbox: Outbox, relays: list[Relay], border: int, folder: Path) -> No
         if time.monotonic() > until_s:
             logs = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
             raise AssertionError(f"rows are left: {outbox.backlog()}\n{logs}")
-        time.sleep(0.2)
+        time.sleep(0.2)  # each look locks SQLite, which the relays need
 
 
 def _judge(servers: str, topic: str, writer: Writer) -> tuple[int, int, int]:

@@ -230,7 +230,7 @@ class Watcher:
         """Return whether so many results are there in time."""
         end_s = time.monotonic() + within_s
         while self.count < count and time.monotonic() < end_s:
-            time.sleep(0.1)
+            time.sleep(0.1)  # the counting thread needs the processor
         return self.count >= count
 
     def __enter__(self) -> Self:

@@ -33,7 +33,7 @@ LOGIN: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism"
 
 
 class Clock(Platform):
-    """A platform whose clocks a test moves."""
+    """A platform with clocks that a test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 0
