@@ -90,6 +90,15 @@ def drain(relay):
         pass
 
 
+def soon():
+    """Return an event that ends a relay which goes on where it must not."""
+    stop = threading.Event()
+    timer = threading.Timer(5, stop.set)
+    timer.daemon = True
+    timer.start()
+    return stop
+
+
 def drain_as_run_does(relay):
     """Send all rows. Begin again after failures that pass."""
     for _ in range(8):
@@ -322,6 +331,22 @@ def test_shards_are_not_taken_from_a_relay_that_was_not_fenced(outbox, relay, ka
     assert sent(kafka) == all_of(4)
 
 
+def test_a_relay_that_has_lost_its_shards_does_not_take_them_back_after_a_failure(
+    outbox, relay, kafka, steps
+):
+    enqueue(outbox, 4)
+    first, second = relay("a"), relay("b")
+    # Its commit is refused by a fence, which is a failure after which it begins again.
+    steps.at, steps.then = "before commit_transaction", lambda: None
+    drain(first)
+    enqueue(outbox, 4, first=4)
+    steps.then = lambda: drain(second)
+    with pytest.raises(SupersededError):
+        drain_as_run_does(first)
+    drain(second)
+    assert sent(kafka) == all_of(8)
+
+
 def test_a_relay_with_fewer_shards_gives_the_others_up(outbox, relay, kafka):
     enqueue(outbox, 4)
     drain(relay("a"))
@@ -340,14 +365,14 @@ def test_a_replaced_relay_ends_and_does_not_replace_the_other(outbox, relay, kaf
     old.run_once()
     new.run_once()
     with pytest.raises(SupersededError, match="a relay_id"):
-        old.run(threading.Event())
+        old.run(soon())
     # A failure that passes lets it begin again, which must not replace the newer one.
     third = relay()
     third.run_once()
     new.close()
     enqueue(outbox, 4)
     with pytest.raises(SupersededError):
-        new.run(threading.Event())
+        new.run(soon())
     drain(third)
     assert sent(kafka) == all_of(4)
 
@@ -478,7 +503,7 @@ def test_a_database_that_is_restored_under_a_running_relay_stops_it(outbox, rela
     drain(one)
     restore(outbox, backup)
     with pytest.raises(OutboxError, match="the database was restored"):
-        one.run(threading.Event())
+        one.run(soon())
     assert sent(kafka) == all_of(12)
 
 
@@ -592,7 +617,12 @@ def test_an_engine_without_transactions_is_refused(outbox, kafka):
 
 def test_the_tables_may_be_in_a_schema_and_on_metadata_that_has_them_already(kafka, tmp_path):
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
-    metadata = sa.MetaData(schema="main")
+
+    @sa.event.listens_for(engine, "connect")
+    def attach(connection, _):
+        connection.execute(f"ATTACH DATABASE '{tmp_path}/app.db' AS app")
+
+    metadata = sa.MetaData(schema="app")
     enqueuing = Outbox(metadata=metadata)
     outbox = Outbox(engine, metadata=metadata)
     assert outbox.rows is enqueuing.rows
