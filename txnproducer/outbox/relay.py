@@ -26,7 +26,6 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from txnproducer._protocol.backoff import doubled
@@ -185,12 +184,7 @@ class OutboxRelay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

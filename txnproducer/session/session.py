@@ -18,7 +18,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self
 
 from txnproducer._shell.runs_in_threads import as_kinds, run_once
@@ -389,10 +388,5 @@ class TransactSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

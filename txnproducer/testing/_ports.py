@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import random
 import socket
-from types import TracebackType
 from typing import Self
 
 from ._errors import PortInUseError
@@ -83,12 +82,7 @@ class PortClaims:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
