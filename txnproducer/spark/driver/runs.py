@@ -393,7 +393,7 @@ class Runs:
 
     def _move(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
         """Take a partition's id, and move its entry to its new place."""
-        # Taking the id aborts its open part, and another driver may have that part by now.
+        # To take the id aborts its open part. Another driver may have begun that part meanwhile.
         check_run(self._ledger.read()[0], plan.run, plan.query_id)
         with self._holding(self._ledger.transactional_id(slot), settings) as producer:
             self._ledger.move(producer, self._ledger.group(slot))
