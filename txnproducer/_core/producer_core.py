@@ -203,6 +203,10 @@ class ProducerCore(Appender):
         self.ask_for_step()
         return manager.leasing.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
 
+    def prepare_transaction(self) -> TransactionLease:
+        """Prepare the open transaction. Return a lease by which any process can end it."""
+        return self._manager().leasing.prepare(has_incomplete=self._accumulator.has_incomplete)
+
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
         """Take in the receipts of the lease's participants."""
         self._manager().leasing.adopt(receipts)

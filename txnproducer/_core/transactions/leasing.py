@@ -111,7 +111,7 @@ class TransactionLeasing:
         # The same call after a time-out goes on with the lease that is under way.
         if leasing is not None and is_under_way and claims == self._wanted_claims:
             return leasing
-        self._refuse_lease(claims, has_incomplete=has_incomplete)
+        self._refuse_lease("lease", claims, has_incomplete=has_incomplete)
         # If an exception comes between here and the end, the transaction can only be aborted.
         self._operations.set_half_way(True)
         self._wanted_claims = claims
@@ -127,7 +127,29 @@ class TransactionLeasing:
         self._operations.set_half_way(False)
         return result
 
-    def _refuse_lease(self, claims: int, *, has_incomplete: bool) -> None:
+    def prepare(self, *, has_incomplete: bool) -> TransactionLease:
+        """Prepare the open transaction: nothing can be added, and any process may end it.
+
+        Args:
+            has_incomplete: whether records are on their way.
+
+        Returns:
+            A lease, by which another process can end it.
+
+        Raises:
+            IllegalStateError, UnsupportedVersionError, KafkaError: see `begin_lease`.
+        """
+        call = "prepare_transaction"
+        self._operations.check_call(call)
+        self._operations.check_in_transaction("there is nothing to prepare")
+        self._refuse_lease(call, 0, has_incomplete=has_incomplete)
+        # If an exception comes after this, nobody has the lease, and the caller can still abort.
+        self._machine.transition_to(_S.PREPARED_TRANSACTION)
+        lease = self._new_lease()
+        self._hold(lease, SharePart.PREPARED)
+        return lease
+
+    def _refuse_lease(self, call: str, claims: int, *, has_incomplete: bool) -> None:
         name, share, opened = self._progress.name, self._share, self._progress.open
         if claims < 0:
             raise ValueError(f"claims must not be negative: {claims}")
@@ -136,8 +158,8 @@ class TransactionLeasing:
         may_lease = share.part is SharePart.ALONE or (share.part is SharePart.HEIR and not claims)
         if not may_lease or share.is_leasing:
             raise IllegalStateError(
-                f"{name}: lease() again is refused because the transaction is leased already, or"
-                " was taken over from another process. End it, and lease the next one"
+                f"{name}: {call}() is refused because the transaction is leased already, or was"
+                " taken over from another process. End it, and begin again"
             )
         is_written = opened.must_be_ended or opened.has_partitions_to_add
         if claims and (is_written or has_incomplete):
@@ -148,12 +170,12 @@ class TransactionLeasing:
             )
         if has_incomplete or not self._requests.is_idle:
             raise IllegalStateError(
-                f"{name}: lease(claims=0) while requests are on their way: flush() first, or abort"
+                f"{name}: {call}() while requests are on their way: flush() first, or abort"
             )
         # Not the caller's mistake: an abort, and the same once more, may well succeed.
         if opened.has_lost_offsets:
             raise TransactionAbortableError(
-                f"{name}: lease(claims=0) after offsets of which an answer was lost: the request"
+                f"{name}: {call}() after offsets of which an answer was lost: the request"
                 " may arrive late, over offsets of the process that goes on. Abort, and write it"
                 " again"
             )
@@ -208,16 +230,19 @@ class TransactionLeasing:
 
     def _give_lease(self, result: TransactionalRequestResult, part: SharePart) -> None:
         answers = self._share.answers
-        lease = TransactionLease(
-            self._progress.transactional_id or "",
-            self._progress.identity.producer_id_and_epoch,
-            self._identity.is_transaction_v2_enabled,
-            tuple(answers[n] for n in range(self._wanted_claims)),
-            self._progress.open.is_started,
-        )
+        lease = self._new_lease(tuple(answers[n] for n in range(self._wanted_claims)))
         result.done()
         # Last: with part GONE this producer refuses its calls, so nothing may be left to do.
         self._hold(lease, part)
+
+    def _new_lease(self, claims: tuple[ProducerIdAndEpoch, ...] = ()) -> TransactionLease:
+        return TransactionLease(
+            self._progress.transactional_id or "",
+            self._progress.identity.producer_id_and_epoch,
+            self._identity.is_transaction_v2_enabled,
+            claims,
+            self._progress.open.is_started,
+        )
 
     def _hold(self, lease: TransactionLease, part: SharePart) -> None:
         self._share.hold(lease, part)

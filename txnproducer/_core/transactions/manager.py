@@ -35,7 +35,7 @@ from txnproducer._core.transactions.requests import (
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
 )
-from txnproducer._core.transactions.state import TransactionState
+from txnproducer._core.transactions.state import PREPARED_ADVICE, TransactionState
 from txnproducer.errors import (
     ApplicationRecoverableError,
     CommitOutcomeUnknownError,
@@ -394,9 +394,9 @@ class TransactionManager:
         """Refuse a call that needs an open transaction when there is none."""
         state = self.machine.state
         if state is not _S.IN_TRANSACTION:
-            raise IllegalStateError(
-                f"{self.name}: {refusal} in state {state.name}; call begin_transaction()"
-            )
+            is_prepared = state is _S.PREPARED_TRANSACTION
+            advice = PREPARED_ADVICE if is_prepared else "call begin_transaction()"
+            raise IllegalStateError(f"{self.name}: {refusal} in state {state.name}; {advice}")
 
     def begin_operation(
         self,

@@ -412,13 +412,12 @@ class TransactionProgress:
 
     @property
     def _is_commit_decided_elsewhere(self) -> bool:
-        """Whether EndTxn(commit) is out, so that only its answer counts.
+        """Whether EndTxn(commit) is out, so that only its answer counts, or was decided before.
 
-        All batches are acknowledged then. Only a record that never reached a batch can still fail,
-        in a `send` that ran beside the commit. Its future has the error.
+        Only a record that never reached a batch can still fail then. Its future has the error.
         """
         end_txn = self.open.end_txn
-        return (
+        return self.share.is_prepared or (
             self.machine.state is _S.COMMITTING_TRANSACTION
             and end_txn is not None
             and (end_txn.is_taken or end_txn.may_be_committed)
@@ -571,7 +570,8 @@ class TransactionProgress:
     def on_fatal_error(self) -> None:
         """Log the open transaction's end, since no answer will end it."""
         if self.outcome == "open":
-            self._log_end("unknown" if self.open.may_be_committed else "aborted")
+            is_in_doubt = self.open.may_be_committed or self.share.is_prepared
+            self._log_end("unknown" if is_in_doubt else "aborted")
 
     def on_illegal_step(self, error: KafkaError) -> None:
         """Fail everything that waits."""

@@ -59,11 +59,12 @@ class SharePart(Enum):
         "this participant has given its receipt, which says that nothing follows. Send all"
         " records before receipt()"
     )
+    PREPARED = "the transaction is prepared, so nothing may be added. complete() it, or close()"
     GONE = "the transaction was handed over to another process, which ends it. Close this producer"
 
 
 _MAY_WRITE: Final = (SharePart.ALONE, SharePart.PARTICIPANT)
-_MAY_END: Final = (SharePart.ALONE, SharePart.HOLDER, SharePart.HEIR)
+_MAY_END: Final = (SharePart.ALONE, SharePart.HOLDER, SharePart.HEIR, SharePart.PREPARED)
 _ALLOWED: Final = MappingProxyType(
     {
         "init_transactions": _MAY_END,
@@ -105,8 +106,13 @@ class Share:
 
     @property
     def is_left_open_on_close(self) -> bool:
-        """Whether the open transaction is another process's to end."""
-        return self.part not in _MAY_END
+        """Whether the open transaction is another process's to end, or may be."""
+        return self.part not in _MAY_END or self.is_prepared
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether another process may know the transaction as prepared, and end it."""
+        return self.part is SharePart.PREPARED
 
     def check(self, call: str) -> None:
         """Refuse a call that this part may not make.

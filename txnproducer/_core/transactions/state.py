@@ -20,7 +20,8 @@ the right is granted, the application may initialize again with this producer.
 An idempotent producer (no transactional id) uses UNINITIALIZED, INITIALIZING, READY and the two
 error states; from READY it goes back to UNINITIALIZED when its epochs are used up.
 
-PREPARED_TRANSACTION belongs to two-phase commit (KIP-939); no public call reaches it yet.
+PREPARED_TRANSACTION belongs to two-phase commit (KIP-939): all is written, and only a decision of
+another system, perhaps in another process, ends the transaction. A close leaves it as it is.
 
 Two parties ask for transitions, and an illegal one has a different meaning for each (KAFKA-14831):
 
@@ -103,12 +104,15 @@ COMPLETING_STATES: Final = (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION)
 ONGOING_STATES: Final = (*COMPLETING_STATES, _S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
 
 
+PREPARED_ADVICE: Final = "the transaction is prepared: complete() it, or close() the producer"
+
 # The advice for an application's call that does not fit the state.
 _ADVICE = {
     _S.UNINITIALIZED: "the producer is not initialized: call init_transactions() first",
     _S.INITIALIZING: "init_transactions() has not ended yet: call it again to wait for it",
     _S.READY: "the producer is initialized, and no transaction is open: call begin_transaction()",
     _S.IN_TRANSACTION: "a transaction is open: commit or abort it first",
+    _S.PREPARED_TRANSACTION: PREPARED_ADVICE,
     _S.COMMITTING_TRANSACTION: "a commit is under way",
     _S.ABORTING_TRANSACTION: "an abort is under way",
 }
