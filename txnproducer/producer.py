@@ -1,67 +1,51 @@
 """The producer that users hold: transactions, begun in the core and awaited here.
 
-Owns: the calls that begin and end transactions; the outcome of the last one, for
-`Transaction.outcome`. Must not know: how a transaction works. The core does, and no call here
-decides anything about one.
+Owns: the calls that begin, prepare and end transactions. Must not know: how a transaction works.
+The core does, and no call here decides anything about one. Its outcome is kept in `outcomes.py`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
-from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
+from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._core.transactions.operation import TransactionalRequestResult
-from txnproducer._protocol.messages import BrokerNode, CoordinatorType, TransactionDescription
-from txnproducer._shell import refusals
+from txnproducer._shell import completing, refusals
 from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.block_owner import calling_thread
-from txnproducer._shell.record_writer import OnDelivery, RecordWriter
+from txnproducer._shell.outcomes import OutcomeKeeper
+from txnproducer._shell.record_writer import OnDelivery
 from txnproducer._shell.runs_in_threads import as_kinds, run_in_thread
-from txnproducer._shell.transaction_inquiry import describe_transaction
 from txnproducer._shell.transaction_runs import Attempt, Bounds
-from txnproducer._sync.core_lock import refuse_reentry
-from txnproducer._wire.platform import SYSTEM, Platform
+from txnproducer._wire.platform import SYSTEM
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
-    CommitOutcomeUnknownError,
     ForkedProducerError,
-    IllegalStateError,
     InvalidTxnTimeoutError,
     KafkaError,
-    UnsupportedVersionError,
 )
+from txnproducer.prepared import Completion, PreparedTransaction, Recover, StoredDecision
 from txnproducer.records import (
-    ProducerIdAndEpoch,
+    ConsumerGroupMetadata,
+    TopicPartition,
     TransactionLease,
     TransactionReceipt,
     as_consumer_group_metadata,
     as_offsets,
 )
-from txnproducer.transaction import Outcome, Transaction
+from txnproducer.transaction import Transaction
 
 __all__ = ["OnDelivery", "TransactionalProducer"]
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# The wait for the brokers' limit, before the error of a refused transaction time-out is raised.
-_LIMIT_S = 2.0
 
-
-@dataclass(frozen=True)
-class _Doubt:
-    """A question for the outcome of a commit: the answer so far, and the facts that decide it."""
-
-    known: ResolvedOutcome
-    commit: SentCommit
-    begun: TransactionalRequestResult | None
-    may_begin_again: bool
-
-
-class TransactionalProducer(RecordWriter):
+class TransactionalProducer(OutcomeKeeper):
     """A producer whose transactions are atomic: all records and offsets become visible, or none.
 
     Several threads may use it, but they share one transaction. Without a `transactional_id` it is
@@ -107,25 +91,35 @@ class TransactionalProducer(RecordWriter):
     _owned = staticmethod(refusals.owned)
 
     def _open(self, config: ProducerConfig) -> None:
-        self._transaction: Transaction | None = None
         self._entering: Transaction | None = None  # the last one that the core was asked to begin
-        self._resolved: ResolvedOutcome = "unknown"
+        self._offsets_place: TopicPartition | None = None  # one that was sent in the transaction
+        self._last_number: int | None = None  # of an entry of a prepared transaction
         super()._open(config)
 
     # --- transactions --------------------------------------------------------------------------
 
-    def init_transactions(self) -> None:
+    def init_transactions(self, recover: Recover | None = None) -> None:
         """Get a producer id, fence older producers of this id, and end their open transactions.
 
         Call it once, before the first transaction. Blocks up to `max_block_ms`.
 
+        Args:
+            recover: for an id that prepares transactions: returns the one that is stored with its
+                decision, or None. It is completed first, since the next step would abort it.
+
         Raises:
+            TransactionAbortedError: a transaction that should be committed is lost. Write its
+                records again, and drop it from the store. This producer is not initialized.
+            CommitOutcomeUnknownError: the outcome of the stored transaction is not known.
+            ValueError: the stored transaction is none, or is another id's.
             KafkaTimeoutError: not done in time; call again to go on waiting.
             IllegalStateError: done before, or no `transactional_id`.
             InvalidTxnTimeoutError: `transaction_timeout_ms` is above the brokers' limit. The error
                 names the limit if it can be read (DescribeConfigs on the cluster) in two seconds.
             KafkaError: refused; `recovery` names the next step.
         """
+        if recover is not None and self.transaction_state in ("UNINITIALIZED", "INITIALIZING"):
+            self._recover(recover)
         try:
             self._await("init_transactions", self._begin_init)
         except InvalidTxnTimeoutError as error:
@@ -136,24 +130,23 @@ class TransactionalProducer(RecordWriter):
         self._check_owner("init_transactions")
         return self._core.init_transactions()
 
+    def _recover(self, recover: Recover) -> None:
+        self._check_can_wait("init_transactions")
+        found = recover()
+        if found is None:
+            return
+        stored = StoredDecision(*found)
+        outcome = self.complete(stored.prepared, commit=stored.commit)
+        if stored.completed is not None:
+            stored.completed(outcome)
+        token = PreparedTransaction.of(stored.prepared)
+        completing.refuse_other_end(token, outcome, commit=stored.commit)
+
     def _longest_timeout_ms(self) -> str | None:
         """Ask the brokers for their limit. Return None if they do not answer."""
         if self._platform is not SYSTEM:
             return None  # a test's cluster has no addresses that the admin client could reach
-        # Imported late: only a refused time-out needs kafka-python's admin client.
-        from txnproducer import admin
-
-        config = self._config
-        security = {name: value for name, value in config.security.items() if value is not None}
-        servers = ",".join(config.bootstrap_servers)
-        try:
-            return admin.broker_setting(
-                servers, "transaction.max.timeout.ms", _LIMIT_S, **security
-            )
-        except KafkaError as error:
-            # The limit only completes the text of another error, which is raised in any case.
-            _LOG.debug("the brokers do not tell transaction.max.timeout.ms: %s", error)
-            return None
+        return self._questions().ask_setting("transaction.max.timeout.ms")
 
     def begin_transaction(self) -> None:
         """Begin a transaction. This is local: nothing is sent.
@@ -180,6 +173,7 @@ class TransactionalProducer(RecordWriter):
             self._entering = transaction if self.transaction_state == "READY" else None
             self._core.begin_transaction()
             self._transaction = transaction
+            self._prepared = self._offsets_place = None
             self._resolved = "unknown"
 
     def _begin_block(self, transaction: Transaction) -> None:
@@ -286,6 +280,7 @@ class TransactionalProducer(RecordWriter):
                     "send_offsets_to_transaction",
                     lambda: self._core.send_offsets_to_transaction(wanted, group),
                 )
+                self._offsets_place = next(iter(wanted))
         except BaseException as error:
             # In a callback the error is only logged, and the commit would succeed without them.
             if self._is_in_callback:
@@ -314,11 +309,6 @@ class TransactionalProducer(RecordWriter):
         block = self._transaction
         if block is not None and not block.can_be_ended_here():
             raise self._owned(call)
-
-    @property
-    def _commit(self) -> TransactionalRequestResult | None:
-        manager = self._core.transaction_manager
-        return None if manager is None else manager.commit_result
 
     def abort_transaction(self) -> None:
         """Abort. None of the transaction's records and offsets will be visible.
@@ -367,69 +357,111 @@ class TransactionalProducer(RecordWriter):
         if doubt.known != "unknown":
             return doubt.known
         # Without the lock, since this waits for the cluster.
-        try:
-            found = describe_transaction(*self._inquiry())
-        except UnsupportedVersionError:
-            found = None  # before Kafka 3.0 no request shows a transaction's state
-        return self._resolve(doubt, found)
+        return self._resolve(doubt, self._describe("resolve_outcome"))
 
-    def _doubt(self) -> _Doubt:
-        """Return all that is known of the last commit's outcome, of one moment.
+    # --- transactions that another system decides ----------------------------------------------
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Write all of the open transaction, so that only the decision about it is left.
+
+        Store the text of the result in the other system's transaction, which decides by its own
+        commit. Then `complete` it. From now on this producer can only complete or close, and a
+        close leaves the transaction as it is, as the end of a `with` block does.
+
+        The transaction gets an entry, an offset of the group `__txn.<transactional id>`. Use the
+        id for nothing but prepared transactions.
 
         Raises:
-            IllegalStateError: no commit has ended; or the caller cannot wait.
-            ForkedProducerError: this process is a fork.
+            IllegalStateError: no transaction is open, nothing was sent in it, it is prepared or
+                leased, or it is another thread's block.
+            KafkaTimeoutError: not done in time; call again to go on waiting, or abort.
+            GroupAuthorizationError: the user may not Read the group.
+            KafkaError: refused; with `recovery == "abort"` call `abort_transaction()`.
         """
-        if self._refusal is refusals.forked:
-            raise self._refusal("resolve_outcome")
-        refuse_reentry(self._lock, "resolve_outcome")
-        self._io.refuse_in_callback()
+        self._check_can_wait("prepare_transaction")
+        self.flush()
+        if self._prepared is None:
+            self._prepared = self._new_token()
+        prepared = self._prepared
+        entry = {prepared.place: completing.stored_entry(prepared)}
+        self.send_offsets_to_transaction(entry, ConsumerGroupMetadata(prepared.group))
         with self._lock:
-            # All under one lock, or they could be of two transactions.
-            known, commit, begun = self._outcome(), self._last_commit(), self._commit
-            may_begin_again = self._may_have_begun_again()
-        if known == "open" or commit is None:
-            raise IllegalStateError(
-                "resolve_outcome(): no commit has ended; call commit_transaction(), or"
-                " abort_transaction()"
-            )
-        return _Doubt(known, commit, begun, may_begin_again)
+            self._check_not_overtaken("prepare_transaction")
+            self._check_owner("prepare_transaction")
+            self._core.prepare_transaction()
+            self._last_number = prepared.number
+            if self._transaction is not None:
+                self._transaction.leave_open()
+        return prepared
 
-    def _inquiry(self) -> tuple[ProducerConfig, Platform, float, list[BrokerNode]]:
-        """Return the arguments of `describe_transaction`."""
-        manager = self._core.transaction_manager
-        # One at least may be known if no bootstrap server can be reached.
-        found = [] if manager is None else map(manager.requests.coordinator, CoordinatorType)
-        known = [node for node in found if node is not None]
-        return self._config, self._platform, self._max_block_s, known
-
-    def _resolve(self, doubt: _Doubt, found: TransactionDescription | None) -> ResolvedOutcome:
-        """Judge by the coordinator's description, None if it has none, and note the outcome."""
-        described = "Empty", ProducerIdAndEpoch.NONE
-        if found is not None:
-            described = found.state, ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+    def _new_token(self) -> PreparedTransaction:
+        timeout_ms, now_ms = self._config.transaction_timeout_ms, self._platform.wall_clock_ms()
         with self._lock:
-            # Another thread may have begun an abort meanwhile, and the next transaction.
-            is_latest = self._commit is doubt.begun
-            is_given_up = not is_latest or self._is_given_up()
-            commit = replace(doubt.commit, is_given_up=is_given_up)
-            known = resolve(commit, *described, may_begin_again=doubt.may_begin_again)
-            if is_latest:
-                self._resolved = known
-                self._settle()
-        return known
+            self._check_owner("prepare_transaction")
+            token = completing.new_token(self._core, self._offsets_place, timeout_ms, now_ms)
+        last = self._last_number
+        if last is None:  # the first one of this producer
+            completing.warn_of_timeout(token, timeout_ms, self._longest_timeout_ms)
+            last = completing.newest(self._questions().ask_entries(token.group, None, waits=True))
+        return replace(token, number=max(last + 1, now_ms))
 
-    def _last_commit(self) -> SentCommit | None:
-        manager = self._core.transaction_manager
-        return None if manager is None else manager.last_commit
+    def complete(self, prepared: PreparedTransaction | str, *, commit: bool) -> Completion:
+        """Commit or abort a prepared transaction, perhaps another process's or for a second time.
 
-    def _is_given_up(self) -> bool:
-        commit = self._last_commit()
-        return commit is not None and commit.is_given_up
+        Any producer of the id can do this, also one that is not initialized. Each of its requests
+        blocks up to `max_block_ms`. Two processes may complete one transaction at once.
 
-    def _may_have_begun_again(self) -> bool:
-        manager = self._core.transaction_manager
-        return manager is not None and manager.may_have_begun_again
+        Args:
+            prepared: the result of `prepare_transaction`, or its text.
+            commit: the decision of the other system.
+
+        Returns:
+            "committed" if all of it is, or is about to be, visible: also if an abort came too
+            late. "aborted" for an abort, "lost" for a commit: nothing of it is visible, or ever
+            will be; lost by its time-out, or by a producer that was initialized before.
+            "unknown": it has ended, and its entry has expired or was replaced, so that nothing is
+            left that tells. After "lost" and "unknown" close the producer that has prepared it.
+
+        Raises:
+            KafkaTimeoutError: not done in time, or it is still undecided; call again to go on.
+            ValueError: the transaction is another id's, or no prepared one.
+            ClaimRefusedError: it is another cluster's.
+            IllegalStateError: this producer's own one is another thread's block.
+            KafkaError: the cluster refused; `recovery` names the next step.
+        """
+        token = PreparedTransaction.of(prepared)
+        self._check_can_wait("complete")
+        completing.check_id(token, self._config.transactional_id)
+        outcome: Completion = "committed" if commit else "aborted"
+        try:
+            self._end_prepared(token, commit=commit)
+        except KafkaError as error:
+            if completing.is_clear(error):
+                raise
+            _LOG.debug("the end of %s has no clear answer: %s", token, error)
+            now_ms = self._platform.wall_clock_ms()
+            ask, describe = self._questions(), partial(self._describe, "complete")
+            outcome = completing.told_by_entry(token, ask, describe, now_ms, commit=commit)
+        self._note_completion(token, outcome)
+        return outcome
+
+    def _end_prepared(self, token: PreparedTransaction, *, commit: bool) -> None:
+        if self._holds(token):
+            (self.commit_transaction if commit else self.abort_transaction)()
+            return
+        # As `resume`, but on this producer's platform, and a close leaves the transaction open.
+        heir = TransactionalProducer.__new__(TransactionalProducer)
+        heir._platform = self._platform  # noqa: SLF001 - our own class
+        heir._open(self._config)  # noqa: SLF001
+        heir._go_on_with(token.lease, is_prepared=True)  # noqa: SLF001
+        with heir:
+            (heir.commit_transaction if commit else heir.abort_transaction)()
+
+    def _questions(self) -> completing.Questions:
+        # Imported late: it is kafka-python's admin client, which few programs need.
+        from txnproducer.admin import ProducerQuestions
+
+        return ProducerQuestions(self._config, self._max_block_s)
 
     # --- transactions that several processes share ---------------------------------------------
 
@@ -534,11 +566,11 @@ class TransactionalProducer(RecordWriter):
         producer._go_on_with(lease)  # noqa: SLF001 - our own class
         return producer
 
-    def _go_on_with(self, lease: TransactionLease) -> None:
+    def _go_on_with(self, lease: TransactionLease, *, is_prepared: bool = False) -> None:
         try:
             self._check_cluster(lease)
             with self._lock:
-                self._core.resume(lease)
+                self._core.resume(lease, is_prepared=is_prepared)
         except BaseException:
             self.close(0)  # also after Ctrl-C: nobody has the producer yet
             raise
@@ -552,39 +584,3 @@ class TransactionalProducer(RecordWriter):
         except KafkaError as error:
             self._settle_failed_end(call, error)
             raise
-
-    def _settle_failed_end(self, call: str, error: KafkaError) -> None:
-        """Note that an end has failed. Raise the lost commit before it, if that counts more."""
-        with self._lock:
-            # An abort that timed out goes on. One that a callback has asked for was refused.
-            is_own = call == "abort_transaction" and not self._is_in_callback
-            self._settle(is_own_end=is_own and self._refusal is None)
-            lost = None if self._commit is None else self._commit.error
-            is_unknown = self._outcome() == "unknown"
-        if isinstance(lost, CommitOutcomeUnknownError) and lost is not error and is_unknown:
-            # The abort's error says that the producer has failed. The commit before it may have
-            # succeeded, which is the more important error.
-            raise lost from error
-
-    def _settle(self, *, is_own_end: bool = False) -> None:
-        """Bring the current transaction's `outcome` up to date.
-
-        Call with the lock held: another thread may begin the next transaction, or learn more about
-        this one.
-        """
-        if self._transaction is not None:
-            self._transaction.settle(self._outcome(), is_own_end=is_own_end)
-
-    def _outcome(self) -> Outcome:
-        manager = self._core.transaction_manager
-        if manager is None or manager.progress.outcome is None:
-            return "open"
-        outcome = manager.progress.outcome
-        if outcome != "open":
-            return outcome  # also if an abort has found out about a lost commit
-        if self._commit is not None and isinstance(self._commit.error, CommitOutcomeUnknownError):
-            return self._resolved
-        if manager.is_abort_certain:
-            return "aborted"  # even before the coordinator answers
-        # After a fatal error no commit is under way that could still succeed, and none can follow.
-        return "aborted" if manager.machine.has_fatal_error else "open"

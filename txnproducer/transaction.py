@@ -66,13 +66,22 @@ class TransactionBlock:
         outcome: see `Transaction`.
     """
 
-    __slots__ = ("_begin", "_has_begun", "_is_owner", "_own", "_was_lost", "outcome")
+    __slots__ = (
+        "_begin",
+        "_has_begun",
+        "_is_left_open",
+        "_is_owner",
+        "_own",
+        "_was_lost",
+        "outcome",
+    )
 
     def __init__(self, begin: Callable[[Any], None], own: Callable[[], IsOwner]) -> None:
         self._begin = begin
         self._own = own
         self._is_owner: IsOwner = _anyone
         self._has_begun = False
+        self._is_left_open = False
         self.outcome: Outcome = "open"
         self._was_lost = False
 
@@ -100,6 +109,10 @@ class TransactionBlock:
         # Kept: the block may end long after that, and has to know of it then.
         self._was_lost = self._was_lost or (is_lost and outcome != "open")
         self.outcome = outcome
+
+    def leave_open(self) -> None:
+        """Let the end of the block end nothing, because the transaction is prepared."""
+        self._is_left_open = True
 
     def can_be_ended_here(self) -> bool:
         """Return whether the caller may begin or end a transaction by the producer's own calls.
@@ -136,6 +149,8 @@ class Transaction(TransactionBlock):
     with the outcome still "open": call `commit_transaction()` again to wait for it, or
     `abort_transaction()` to give up. An interrupt (Ctrl-C) during the commit does the same;
     closing the producer then finishes the commit.
+
+    After `prepare_transaction` the end of the block ends nothing: `complete` does.
 
     The block belongs to the thread that has entered it, but may be left on another one. Until then
     other threads may send in it, and may neither end it nor begin another transaction.
@@ -190,6 +205,10 @@ class Transaction(TransactionBlock):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._is_left_open:
+            # Another system decides, also if an exception leaves the block.
+            self._hand_back()
+            return
         if self.outcome != "open":
             # Ended by the block's own calls. If a close has ended it, perhaps on another thread,
             # or an error that nobody has seen, a block that ends well must not look like a commit.

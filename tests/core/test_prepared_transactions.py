@@ -26,7 +26,7 @@ def prepared(cluster, value=b"1", **settings):
 def heir_of(cluster, lease):
     """Return another process's producer that has taken the transaction over."""
     heir = OnCluster(cluster, transactional_id=lease.transactional_id)
-    heir.core.resume(lease)
+    heir.core.resume(lease, is_prepared=True)
     return heir
 
 
@@ -67,11 +67,14 @@ def test_a_commit_may_be_repeated_by_the_lease(version):
     assert committed(cluster) == [b"1"]
 
 
+@pytest.mark.parametrize("is_heir", [False, True])
 @pytest.mark.parametrize("timeout_ms", [0, 30_000])
 @VERSIONS
-def test_a_close_leaves_it_open(version, timeout_ms):
+def test_a_close_leaves_it_open(version, timeout_ms, is_heir):
     cluster = make_cluster(version)
     harness, lease = prepared(cluster)
+    if is_heir:
+        harness = heir_of(cluster, lease)
     harness.core.initiate_close(harness.now_ms)
     if not timeout_ms:
         harness.core.force_close(harness.now_ms)
@@ -81,8 +84,12 @@ def test_a_close_leaves_it_open(version, timeout_ms):
     assert committed(cluster) == [b"1"]
 
 
-def test_nothing_is_added_to_it():
-    harness, _ = prepared(make_cluster())
+@pytest.mark.parametrize("is_heir", [False, True])
+def test_nothing_is_added_to_it(is_heir):
+    cluster = make_cluster()
+    harness, lease = prepared(cluster)
+    if is_heir:
+        harness = heir_of(cluster, lease)
     way_out = "PREPARED_TRANSACTION; the transaction is prepared: complete\\(\\) it, or close"
     with pytest.raises(IllegalStateError, match=way_out):
         harness.send("topic", b"2")
@@ -92,7 +99,7 @@ def test_nothing_is_added_to_it():
         harness.core.prepare_transaction()
     with pytest.raises(IllegalStateError, match=way_out):
         harness.core.begin_lease(0)
-    for call in (harness.begin, harness.core.init_transactions):
+    for call in (harness.core.begin_transaction, harness.core.init_transactions):
         with pytest.raises(IllegalStateError, match="the transaction is prepared"):
             call()
     harness.end(is_commit=True)
@@ -101,8 +108,9 @@ def test_nothing_is_added_to_it():
 def test_it_needs_an_open_transaction_with_nothing_on_its_way():
     harness = started(make_cluster())
     with pytest.raises(IllegalStateError, match="nothing to prepare in state READY; call begin"):
-        harness.core.prepare_transaction()
+        harness.core.transaction_to_prepare()
     harness.begin()
+    assert harness.core.transaction_to_prepare() is harness.manager
     future = harness.send("topic", b"1")
     with pytest.raises(IllegalStateError, match=r"prepare_transaction\(\) while requests are on"):
         harness.core.prepare_transaction()

@@ -203,6 +203,12 @@ class ProducerCore(Appender):
         self.ask_for_step()
         return manager.leasing.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
 
+    def transaction_to_prepare(self) -> TransactionManager:
+        """Return the manager of an open transaction that has not failed."""
+        manager = self._manager()
+        manager.leasing.check_preparable()
+        return manager
+
     def prepare_transaction(self) -> TransactionLease:
         """Prepare the open transaction. Return a lease by which any process can end it."""
         return self._manager().leasing.prepare(has_incomplete=self._accumulator.has_incomplete)
@@ -223,9 +229,9 @@ class ProducerCore(Appender):
             has_incomplete=self._accumulator.has_incomplete
         )
 
-    def resume(self, lease: TransactionLease) -> None:
-        """Take over a transaction that another producer has opened."""
-        self._manager().leasing.resume(lease)
+    def resume(self, lease: TransactionLease, *, is_prepared: bool = False) -> None:
+        """Take over a transaction that another producer has opened, or prepared."""
+        self._manager().leasing.resume(lease, is_prepared=is_prepared)
 
     @property
     def lease(self) -> TransactionLease:

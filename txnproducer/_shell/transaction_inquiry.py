@@ -63,7 +63,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def describe_transaction(
-    config: ProducerConfig, platform: Platform, timeout_s: float, known: Iterable[BrokerNode] = ()
+    config: ProducerConfig,
+    platform: Platform,
+    timeout_s: float,
+    known: Iterable[BrokerNode] = (),
+    *,
+    call: str = "resolve_outcome",
 ) -> TransactionDescription | None:
     """Return the coordinator's description of a transactional id (KIP-664, Kafka 3.0 and newer).
 
@@ -72,6 +77,7 @@ def describe_transaction(
         platform: the platform of that producer.
         timeout_s: the deadline for all of it, in seconds.
         known: brokers to ask if no bootstrap server can be reached.
+        call: the caller's, for texts.
 
     Returns:
         The description; None if the coordinator does not know the id (any more).
@@ -93,7 +99,7 @@ def describe_transaction(
         # Not `close`, which would wait for a thread that has not started, or is not in this fork.
         io.orphan()
         raise
-    return inquiry.result(timeout_s)
+    return inquiry.result(timeout_s, call)
 
 
 async def describe_in_loop(
@@ -154,22 +160,25 @@ class TransactionInquiry(AskingCore):
         self._description: TransactionDescription | None = None
         self._error: KafkaError | None = None
 
-    def result(self, timeout_s: float) -> TransactionDescription | None:
+    def result(
+        self, timeout_s: float, call: str = "resolve_outcome"
+    ) -> TransactionDescription | None:
         """Return the description, or None if the coordinator does not know the id.
 
         Args:
             timeout_s: the time that was given, for the text of a time-out.
+            call: the caller's, likewise.
 
         Raises:
             KafkaError: the question was refused, or has no answer.
         """
         if not self.is_over:
-            raise self._timed_out(timeout_s)
+            raise self._timed_out(timeout_s, call)
         if self._error is not None:
             raise self._error
         return self._description
 
-    def _timed_out(self, timeout_s: float) -> KafkaTimeoutError:
+    def _timed_out(self, timeout_s: float, call: str) -> KafkaTimeoutError:
         tries = self._tries.last
         last = self._last_try
         if self._unanswered:
@@ -183,8 +192,8 @@ class TransactionInquiry(AskingCore):
             addresses = (node.address for node in self._metadata.bootstrap_nodes)
             why = f": no connection to {', '.join(addresses)} yet"
         error = KafkaTimeoutError(
-            f"resolve_outcome got no answer within max_block_ms={round(timeout_s * 1000)}{why}."
-            " Call resolve_outcome() again to ask again"
+            f"{call} got no answer within max_block_ms={round(timeout_s * 1000)}{why}."
+            f" Call {call}() again to ask again"
         )
         causes = tries if last is None or last in tries else (*tries, last)
         return caused_by(error, causes)

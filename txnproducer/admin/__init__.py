@@ -35,6 +35,7 @@ from ._coordinators import (
 from ._groups import committed_offsets, group_ids, group_operations
 from ._log import ReadTo, TopicReplacedError, read_log
 from ._log_batches import LogBatch, LogRecord
+from ._producer_questions import ProducerQuestions
 from ._topics import (
     TopicAccess,
     create_topic,
@@ -52,6 +53,7 @@ __all__ = [
     "GROUP_TOPIC",
     "LogBatch",
     "LogRecord",
+    "ProducerQuestions",
     "ReadTo",
     "TRANSACTION_TOPIC",
     "TopicAccess",

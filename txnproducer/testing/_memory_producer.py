@@ -16,6 +16,8 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.producer import TransactionalProducer
 
+from ._memory_views import MemoryQuestions
+
 
 class MemoryPlatform(Platform):
     """The system, but for the sockets."""
@@ -43,19 +45,21 @@ def _cluster_is_closed(call: str) -> KafkaError:
 class _OfCluster:
     """The part of a producer that is one in-memory cluster's."""
 
-    _limit_ms: int
+    _cluster_questions: MemoryQuestions
 
-    def _longest_timeout_ms(self) -> str:
-        # The server has no DescribeConfigs.
-        return str(self._limit_ms)
+    def _questions(self) -> MemoryQuestions:
+        return self._cluster_questions
+
+    def _longest_timeout_ms(self) -> str | None:
+        return self._cluster_questions.ask_setting("transaction.max.timeout.ms")
 
 
 class MemoryProducer(_OfCluster, TransactionalProducer):
     """The producer that ships, on the sockets of one in-memory cluster."""
 
-    def __init__(self, platform: Platform, limit_ms: int, **settings: Any) -> None:
+    def __init__(self, platform: Platform, questions: MemoryQuestions, **settings: Any) -> None:
         self._platform = platform
-        self._limit_ms = limit_ms
+        self._cluster_questions = questions
         super().__init__(**settings)
 
     def close_with_cluster(self) -> None:
@@ -68,17 +72,19 @@ class MemoryProducer(_OfCluster, TransactionalProducer):
 class _MemoryCalls(_OfCluster, LoopProducer):
     """The calls of a producer for asyncio, on those sockets."""
 
-    def __init__(self, platform: Platform, limit_ms: int, config: ProducerConfig) -> None:
+    def __init__(
+        self, platform: Platform, questions: MemoryQuestions, config: ProducerConfig
+    ) -> None:
         self._platform = platform
-        self._limit_ms = limit_ms
+        self._cluster_questions = questions
         self._open(config)
 
 
 class MemoryAsyncProducer(AsyncTransactionalProducer):
     """The producer for asyncio that ships, on the sockets of one in-memory cluster."""
 
-    def __init__(self, platform: Platform, limit_ms: int, **settings: Any) -> None:
-        self._of_cluster = platform, limit_ms
+    def __init__(self, platform: Platform, questions: MemoryQuestions, **settings: Any) -> None:
+        self._of_cluster = platform, questions
         super().__init__(**settings)
 
     def _make_calls(self, config: ProducerConfig) -> LoopProducer:

@@ -1,16 +1,18 @@
 """The records and transactions of a modelled cluster, as a test reads them.
 
-Owns: `MemoryRecord`, `MemoryTransaction`, and their reading from the model. Must not know:
-threads.
+Owns: `MemoryRecord`, `MemoryTransaction`, `MemoryQuestions`, and their reading from the model.
+Must not know: threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer.records import TopicPartition
+from txnproducer.errors import UnstableOffsetCommitError
+from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 from ._memory_arguments import unknown_topic
 
@@ -46,6 +48,39 @@ class MemoryTransaction:
     producer_epoch: int
     state: str
     partitions: frozenset[TopicPartition]
+
+
+class MemoryQuestions:
+    """The answers to a producer's questions for which the server of the cluster has no API.
+
+    Args:
+        ask: asks the cluster.
+    """
+
+    def __init__(self, ask: Callable[[Callable[[BrokerCluster, int], Any]], Any]) -> None:
+        self._ask = ask
+
+    def ask_entries(
+        self, group: str, place: TopicPartition | None, *, waits: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of a group. An open transaction is not waited for."""
+
+        def look(
+            cluster: BrokerCluster, _: int
+        ) -> tuple[dict[TopicPartition, OffsetAndMetadata], set[TopicPartition]]:
+            offsets = cluster.group_offsets(group)
+            return offsets.committed(group), offsets.pending_partitions(group)
+
+        committed, pending = self._ask(look)
+        if waits and place in pending:
+            raise UnstableOffsetCommitError(f"{place} of the group {group} is undecided")
+        return dict(committed)
+
+    def ask_setting(self, name: str) -> str | None:
+        """Return a setting of the brokers, or None if the model has none of the name."""
+        if name != "transaction.max.timeout.ms":
+            return None
+        return str(self._ask(lambda cluster, _: cluster.options.max_transaction_timeout_ms))
 
 
 def records_of(cluster: BrokerCluster, topic: str, *, is_committed: bool) -> list[MemoryRecord]:

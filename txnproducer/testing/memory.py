@@ -41,7 +41,7 @@ from ._memory_cluster import MemoryCluster
 from ._memory_producer import MemoryAsyncProducer, MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
-from ._memory_views import MemoryRecord, MemoryTransaction, described, records_of
+from ._memory_views import MemoryQuestions, MemoryRecord, MemoryTransaction, described, records_of
 
 if TYPE_CHECKING:
     from ._virtual_server import VirtualServer
@@ -235,9 +235,9 @@ class InMemoryKafka:
         self._live.adopt(made)
         return made
 
-    def _of_cluster(self) -> tuple[Platform, int]:
+    def _of_cluster(self) -> tuple[Platform, MemoryQuestions]:
         self._open.check_caller()
-        return self._platform(), self._cluster.options.max_transaction_timeout_ms
+        return self._platform(), MemoryQuestions(self._live.call)
 
     def _settings(
         self, transactional_id: str | None, settings: Mapping[str, Any]

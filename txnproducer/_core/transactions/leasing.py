@@ -14,7 +14,7 @@ Rules, and why:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from txnproducer._core.transactions.claims import ClaimHandler, FreshEpochHandler, next_answer
 from txnproducer._core.transactions.operation import TransactionalRequestResult
@@ -36,6 +36,7 @@ from txnproducer.records import (
 )
 
 _S = TransactionState
+_PREPARE: Final = "prepare_transaction"
 
 
 class Operations(Protocol):
@@ -127,6 +128,16 @@ class TransactionLeasing:
         self._operations.set_half_way(False)
         return result
 
+    def check_preparable(self) -> None:
+        """Refuse to prepare where no transaction is open, or it has failed.
+
+        Raises:
+            IllegalStateError: none is open, or another call has to be repeated first.
+            KafkaError: the producer is in an error state.
+        """
+        self._operations.check_call(_PREPARE)
+        self._operations.check_in_transaction("there is nothing to prepare")
+
     def prepare(self, *, has_incomplete: bool) -> TransactionLease:
         """Prepare the open transaction: nothing can be added, and any process may end it.
 
@@ -139,10 +150,8 @@ class TransactionLeasing:
         Raises:
             IllegalStateError, UnsupportedVersionError, KafkaError: see `begin_lease`.
         """
-        call = "prepare_transaction"
-        self._operations.check_call(call)
-        self._operations.check_in_transaction("there is nothing to prepare")
-        self._refuse_lease(call, 0, has_incomplete=has_incomplete)
+        self.check_preparable()
+        self._refuse_lease(_PREPARE, 0, has_incomplete=has_incomplete)
         # If an exception comes after this, nobody has the lease, and the caller can still abort.
         self._machine.transition_to(_S.PREPARED_TRANSACTION)
         lease = self._new_lease()
@@ -341,8 +350,12 @@ class TransactionLeasing:
 
     # --- another process's transaction ----------------------------------------------------------
 
-    def resume(self, lease: TransactionLease) -> None:
+    def resume(self, lease: TransactionLease, *, is_prepared: bool = False) -> None:
         """Take over a transaction that another process has opened, to end it.
+
+        Args:
+            lease: of it.
+            is_prepared: whether it is prepared, so that a close of this producer leaves it open.
 
         Raises:
             IllegalStateError: this producer has an identity already.
@@ -355,7 +368,9 @@ class TransactionLeasing:
         # A lease with claims does not say whether its holder has added offsets: it may have.
         if lease.is_started or lease.claims:
             self._progress.open.start()
-        self._hold(lease, part)
+        self._hold(lease, SharePart.PREPARED if is_prepared else part)
+        if is_prepared:
+            self._machine.transition_to(_S.PREPARED_TRANSACTION)
 
 
 def _numbered(lease: TransactionLease) -> str:
