@@ -1,0 +1,282 @@
+"""A database decides about a prepared transaction, and only its present holder may store one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from txnproducer import CommitOutcomeUnknownError, IllegalStateError, ProducerFencedError
+from txnproducer.errors import InvalidConfigurationError, TransactionAbortedError
+from txnproducer.testing import InMemoryKafka
+from txnproducer.two_phase import SqlAlchemyDecisions, decisions_table
+
+sa = pytest.importorskip("sqlalchemy")
+
+
+@pytest.fixture
+def kafka():
+    with InMemoryKafka(topics={"payments": 1}) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'payments.db'}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE payments (amount INTEGER UNIQUE)"))
+    yield engine
+    engine.dispose()
+
+
+class Process:
+    """A process with a producer of the id, and the decisions."""
+
+    def __init__(self, kafka, engine):
+        self.decisions = SqlAlchemyDecisions(engine, "t")
+        self.decisions.create_table()
+        self.producer = kafka.producer("t")
+
+    def start(self):
+        self.producer.init_transactions(recover=self.decisions.recover)
+        return self
+
+    def pay(self, amount):
+        with self.decisions.transaction(self.producer) as connection:
+            connection.execute(sa.text("INSERT INTO payments VALUES (:n)"), {"n": amount})
+            self.producer.send("payments", b"%d" % amount)
+
+    def prepare(self, amount):
+        self.producer.begin_transaction()
+        self.producer.send("payments", b"%d" % amount)
+        return self.producer.prepare_transaction()
+
+    def decide(self, engine, amount, prepared):
+        with engine.begin() as connection:
+            connection.execute(sa.text("INSERT INTO payments VALUES (:n)"), {"n": amount})
+            self.decisions.record(connection, prepared)
+
+
+@pytest.fixture
+def start(kafka, engine):
+    processes = []
+
+    def start():
+        processes.append(Process(kafka, engine))
+        return processes[-1].start()
+
+    yield start
+    for process in processes:
+        process.producer.close()
+
+
+def booked(engine):
+    with engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT amount FROM payments ORDER BY amount"))
+        return [row.amount for row in rows]
+
+
+def sent(kafka):
+    return [int(record.value) for record in kafka.records("payments")]
+
+
+def stored(engine):
+    with engine.connect() as connection:
+        return connection.execute(sa.text("SELECT prepared FROM kafka_decisions")).scalar_one()
+
+
+def test_both_are_committed_one_after_the_other(kafka, engine, start):
+    process = start()
+    process.pay(1)
+    process.pay(2)
+    assert booked(engine) == sent(kafka) == [1, 2]
+    assert stored(engine) is None
+
+
+def test_an_error_of_the_database_leaves_neither(kafka, engine, start):
+    process = start()
+    process.pay(1)
+    with pytest.raises(sa.exc.IntegrityError):
+        process.pay(1)
+    process.pay(2)
+    assert booked(engine) == sent(kafka) == [1, 2]
+
+
+def test_a_record_that_is_not_written_leaves_neither(kafka, engine, start):
+    process = start()
+    kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE", times=3)
+    with pytest.raises(Exception, match="record"):
+        process.pay(1)
+    process.pay(2)
+    assert booked(engine) == sent(kafka) == [2]
+
+
+def test_a_process_that_dies_before_the_database_commits_leaves_neither(kafka, engine, start):
+    start().prepare(1)
+    start()
+    assert booked(engine) == sent(kafka) == []
+
+
+def test_a_process_that_dies_after_the_database_has_committed_leaves_both(kafka, engine, start):
+    dead = start()
+    dead.decide(engine, 1, dead.prepare(1))
+    assert sent(kafka) == []
+    start()
+    assert booked(engine) == sent(kafka) == [1]
+    assert stored(engine) is None
+
+
+def test_a_process_that_dies_before_it_has_dropped_the_token_does_no_harm(kafka, engine, start):
+    dead = start()
+    prepared = dead.prepare(1)
+    dead.decide(engine, 1, prepared)
+    dead.producer.complete(prepared, commit=True)
+    start().pay(2)
+    start().pay(3)
+    assert booked(engine) == sent(kafka) == [1, 2, 3]
+
+
+def test_a_process_that_sleeps_while_another_takes_over_commits_nothing(kafka, engine, start):
+    sleeper = start()
+    prepared = sleeper.prepare(1)
+    start().pay(2)  # its initialization has aborted the sleeper's transaction
+    with pytest.raises(ProducerFencedError, match="another process has taken over the decisions"):
+        sleeper.decide(engine, 1, prepared)
+    assert booked(engine) == sent(kafka) == [2]
+    assert sleeper.producer.complete(prepared, commit=True) == "unknown"
+
+
+def test_a_take_over_sees_a_decision_that_was_stored_before_it(kafka, engine, start):
+    sleeper = start()
+    sleeper.decide(engine, 1, sleeper.prepare(1))
+    start().pay(2)
+    assert booked(engine) == sent(kafka) == [1, 2]
+
+
+def test_a_commit_of_unknown_success_leaves_the_transaction_prepared(
+    kafka, engine, start, monkeypatch
+):
+    process = start()
+    real = sa.Connection.commit
+
+    def commit_and_lose_the_answer(connection):
+        real(connection)
+        monkeypatch.undo()
+        raise ConnectionError("the answer is lost")
+
+    monkeypatch.setattr(sa.Connection, "commit", commit_and_lose_the_answer)
+    with pytest.raises(ConnectionError) as lost:
+        process.pay(1)
+    assert "is left prepared. Close the producer" in lost.value.__notes__[0]
+    assert sent(kafka) == []
+    process.producer.close()
+    start()
+    assert booked(engine) == sent(kafka) == [1]
+
+
+def test_a_transaction_that_the_brokers_have_aborted_is_told_and_kept(kafka, engine, start):
+    process = start()
+    process.decide(engine, 1, process.prepare(1))
+    kafka.time_out_transaction("t")
+    text = stored(engine)
+    with pytest.raises(TransactionAbortedError, match="Write its records again"):
+        start()
+    with pytest.raises(TransactionAbortedError):
+        start()
+    assert stored(engine) == text
+    process.decisions.forget(text)
+    start().pay(2)
+    assert sent(kafka) == [2]
+
+
+def test_a_time_out_between_both_commits_is_told(kafka, engine, start, monkeypatch):
+    process = start()
+    real = sa.Connection.commit
+
+    def commit_late(connection):
+        real(connection)
+        monkeypatch.undo()
+        kafka.time_out_transaction("t")
+
+    monkeypatch.setattr(sa.Connection, "commit", commit_late)
+    with pytest.raises(TransactionAbortedError) as lost:
+        process.pay(1)
+    assert "The database has committed, and its token" in lost.value.__notes__[0]
+    assert stored(engine) is not None
+
+
+def test_a_later_decision_is_not_forgotten_with_an_earlier_one(engine, start):
+    process = start()
+    first = process.prepare(1)
+    process.producer.complete(first, commit=False)
+    second = process.prepare(2)
+    process.decide(engine, 2, second)
+    process.decisions.forget(first)
+    assert stored(engine) == str(second)
+
+
+def test_a_decision_needs_a_take_over_and_a_transaction_of_the_id(kafka, engine, start):
+    process = start()
+    prepared = process.prepare(1)
+    unprepared = SqlAlchemyDecisions(engine, "t")
+    with engine.begin() as connection:
+        with pytest.raises(IllegalStateError, match=r"recover=decisions\.recover"):
+            unprepared.record(connection, prepared)
+        with pytest.raises(ValueError, match="not of the transactional id 'u'"):
+            SqlAlchemyDecisions(engine, "u").record(connection, prepared)
+
+
+def test_two_processes_may_add_the_row_of_an_id_at_once(engine, monkeypatch):
+    first, second = SqlAlchemyDecisions(engine, "t"), SqlAlchemyDecisions(engine, "t")
+    first.create_table()
+    real = SqlAlchemyDecisions._raise_generation
+    race = iter(["the other one was faster"])
+
+    def raise_generation(decisions):
+        if next(race, None):
+            assert second.recover() is None
+            raise sa.exc.IntegrityError("INSERT", {}, ValueError("the row exists"))
+        return real(decisions)
+
+    monkeypatch.setattr(SqlAlchemyDecisions, "_raise_generation", raise_generation)
+    assert first.recover() is None
+    assert (first._generation, second._generation) == (2, 1)
+
+
+def test_an_own_table_can_be_a_part_of_the_applications_metadata(kafka, engine):
+    metadata = sa.MetaData()
+    table = decisions_table(metadata, "my_decisions")
+    metadata.create_all(engine)
+    decisions = SqlAlchemyDecisions(engine, "t", table)
+    with kafka.producer("t") as producer:
+        producer.init_transactions(recover=decisions.recover)
+        with decisions.transaction(producer):
+            producer.send("payments", b"1")
+    assert sent(kafka) == [1]
+
+
+def test_an_orm_session_can_store_the_decision(kafka, engine, start):
+    orm = pytest.importorskip("sqlalchemy.orm")
+    process = start()
+    prepared = process.prepare(1)
+    with orm.Session(engine) as session, session.begin():
+        process.decisions.record(session, prepared)
+    assert process.producer.complete(prepared, commit=True) == "committed"
+
+
+def test_a_missing_library_is_named_with_the_line_that_installs_it(engine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(
+        InvalidConfigurationError, match=r"pip install 'txnproducer\[sqlalchemy\]'"
+    ):
+        SqlAlchemyDecisions(None, "t")
+
+
+def test_an_unknown_outcome_is_told(engine, start):
+    process = start()
+    prepared = process.prepare(1)
+    process.decide(engine, 1, prepared)
+    process.producer.complete(prepared, commit=True)
+    process.producer.complete(process.prepare(2), commit=True)  # without its decision
+    with pytest.raises(CommitOutcomeUnknownError):
+        start()

@@ -1,0 +1,292 @@
+"""Two-phase commit with a database: a transaction of Kafka that the database's own commit decides.
+
+    decisions = SqlAlchemyDecisions(engine, "shop-payments-0")
+    decisions.create_table()
+    with TransactionalProducer(servers, "shop-payments-0", **settings) as producer:
+        producer.init_transactions(recover=decisions.recover)
+        with decisions.transaction(producer) as connection:
+            connection.execute(...)  # the database's part
+            producer.send("payments", b"...")  # both, or neither
+
+Owns: the table of decisions, the order of the two commits. Must not know: how a transaction is
+prepared, completed or judged; SQL dialects, which are SQLAlchemy's.
+Rules:
+* The row of an id has a generation, and whoever takes the id over raises it first. A process that
+  was overtaken cannot store a decision any more: otherwise it could sleep while its successor
+  aborts its transaction, wake, and have the database commit alone.
+* The token is stored in the database's transaction that decides. It is dropped once Kafka has
+  committed, since the evidence in Kafka lasts for days, and a token for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from txnproducer._shell.completing import refuse_other_end
+from txnproducer.errors import (
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    ProducerFencedError,
+)
+from txnproducer.prepared import Completion, PreparedTransaction, Recover, StoredDecision
+from txnproducer.producer import TransactionalProducer
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, MetaData, Table
+    from sqlalchemy.orm import Session
+
+__all__ = [
+    "Completion",
+    "PreparedTransaction",
+    "Recover",
+    "SqlAlchemyDecisions",
+    "StoredDecision",
+    "complete",
+    "decisions_table",
+]
+
+_TABLE: Final = "kafka_decisions"
+
+
+class PreparingProducer(Protocol):
+    """A producer, as `SqlAlchemyDecisions` needs it."""
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        ...
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Prepare it."""
+        ...
+
+    def complete(self, prepared: PreparedTransaction | str, *, commit: bool) -> Completion:
+        """Complete it."""
+        ...
+
+    def abort_transaction(self) -> None:
+        """Abort it."""
+        ...
+
+
+def complete(
+    prepared: PreparedTransaction | str,
+    *,
+    commit: bool,
+    bootstrap_servers: str | list[str] | None = None,
+    **settings: Any,
+) -> Completion:
+    """Commit or abort a prepared transaction, from a process that has no producer of its id.
+
+    Arguments, result and errors are those of `TransactionalProducer` and its `complete`. The
+    transactional id is the token's.
+    """
+    token = PreparedTransaction.of(prepared)
+    with TransactionalProducer(bootstrap_servers, token.transactional_id, **settings) as producer:
+        return producer.complete(token, commit=commit)
+
+
+def decisions_table(metadata: MetaData, name: str = _TABLE) -> Table:
+    """Return the table of decisions, for an application that creates its tables by itself.
+
+    Args:
+        metadata: to which the table is added.
+        name: of the table.
+
+    Raises:
+        InvalidConfigurationError: SQLAlchemy is not installed.
+    """
+    sa = _sqlalchemy()
+    table: Table = sa.Table(
+        name,
+        metadata,
+        sa.Column("transactional_id", sa.String(255), primary_key=True),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("prepared", sa.Text),
+    )
+    return table
+
+
+class SqlAlchemyDecisions:
+    """The decisions about the prepared transactions of one id, in a table of the user's database.
+
+    It is for one producer of the id at a time, and for one thread.
+
+    Args:
+        engine: of the database. Its transactions must be at least "read committed".
+        transactional_id: of the producer.
+        table: the result of `decisions_table`; None for one of the usual name.
+
+    Raises:
+        InvalidConfigurationError: SQLAlchemy is not installed.
+    """
+
+    def __init__(self, engine: Engine, transactional_id: str, table: Table | None = None) -> None:
+        self._engine = engine
+        self._id = transactional_id
+        self._table = decisions_table(_sqlalchemy().MetaData()) if table is None else table
+        self._generation: int | None = None
+
+    def create_table(self) -> None:
+        """Create the table, unless it exists."""
+        self._table.create(self._engine, checkfirst=True)
+
+    # --- the three steps ------------------------------------------------------------------------
+
+    def recover(self) -> StoredDecision | None:
+        """Take the id over, and return the decision that is stored, for `init_transactions`.
+
+        From now on every earlier holder of the id is refused by `record`.
+        """
+        text = self._take_over()
+        if text is None:
+            return None
+        return StoredDecision(text, True, partial(self._drop_committed, text))
+
+    def record(self, connection: Connection | Session, prepared: PreparedTransaction) -> None:
+        """Store a prepared transaction. The commit of the database's transaction decides about it.
+
+        Args:
+            connection: in the transaction that decides.
+            prepared: the producer's open transaction.
+
+        Raises:
+            ProducerFencedError: another process has taken the id over. Roll the database's
+                transaction back.
+            IllegalStateError: `recover` was not called.
+            ValueError: the transaction is another id's.
+        """
+        if prepared.transactional_id != self._id:
+            raise ValueError(f"{prepared} is not of the transactional id {self._id!r}")
+        if self._generation is None:
+            raise IllegalStateError(
+                f"the decisions of {self._id!r} are not taken over: call"
+                " producer.init_transactions(recover=decisions.recover) before"
+            )
+        table = self._table
+        stored = connection.execute(
+            table.update()
+            .where(table.c.transactional_id == self._id)
+            .where(table.c.generation == self._generation)
+            .values(prepared=str(prepared))
+        )
+        if stored.rowcount != 1:  # type: ignore[attr-defined,unused-ignore]
+            raise ProducerFencedError(
+                f"another process has taken over the decisions of {self._id!r}, and its producer"
+                " has aborted, or will abort, this transaction: roll back, and stop"
+            )
+
+    def forget(self, prepared: PreparedTransaction | str) -> None:
+        """Drop a token whose transaction needs no attention any more. A later one stays."""
+        table = self._table
+        with self._engine.begin() as connection:
+            connection.execute(
+                table.update()
+                .where(table.c.transactional_id == self._id)
+                .where(table.c.prepared == str(prepared))
+                .values(prepared=None)
+            )
+
+    # --- all of them ----------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, producer: PreparingProducer) -> Iterator[Connection]:
+        """Commit a transaction of the database and one of Kafka: both, or neither.
+
+        The block gets the database's connection, and sends by the producer. An exception in it
+        rolls the database back and aborts.
+
+        Args:
+            producer: of the id, initialized with `recover=decisions.recover`.
+
+        Raises:
+            ProducerFencedError: another process has taken the id over. Neither is committed.
+            TransactionAbortedError: the database has committed, and Kafka's brokers had aborted.
+            CommitOutcomeUnknownError: the database has committed; Kafka's outcome is not known.
+            KafkaError: with a note if the database has committed. Then close the producer: the
+                next one commits by its recovery.
+        """
+        with self._engine.connect() as connection:
+            producer.begin_transaction()
+            try:
+                yield connection
+                prepared = producer.prepare_transaction()
+                self.record(connection, prepared)
+            except BaseException as error:
+                _undo(connection, producer, error)
+                raise
+            try:
+                connection.commit()
+            except BaseException as error:
+                error.add_note(
+                    f"Whether the database has committed is not known here, so {prepared} is left"
+                    " prepared. Close the producer: the next one's recovery completes it"
+                )
+                raise
+        self._complete(producer, prepared)
+
+    def _complete(self, producer: PreparingProducer, prepared: PreparedTransaction) -> None:
+        try:
+            outcome = producer.complete(prepared, commit=True)
+            refuse_other_end(prepared, outcome, commit=True)
+        except KafkaError as error:
+            error.add_note(f"The database has committed, and its token {prepared} is kept")
+            raise
+        self.forget(prepared)
+
+    # --- the table ------------------------------------------------------------------------------
+
+    def _take_over(self) -> str | None:
+        """Raise the generation, and return the token of the row."""
+        from sqlalchemy.exc import IntegrityError
+
+        try:
+            return self._raise_generation()
+        except IntegrityError:
+            # Two processes have added the row of a new id. It is there now.
+            return self._raise_generation()
+
+    def _raise_generation(self) -> str | None:
+        table = self._table
+        is_ours = table.c.transactional_id == self._id
+        with self._engine.begin() as connection:
+            # First: it waits for an earlier holder that is about to store a decision.
+            raised = connection.execute(
+                table.update().where(is_ours).values(generation=table.c.generation + 1)
+            )
+            if raised.rowcount == 0:
+                row = {"transactional_id": self._id, "generation": 1}
+                connection.execute(table.insert().values(row))
+            columns = table.select().where(is_ours)
+            found = connection.execute(columns).mappings().one()
+        self._generation = found["generation"]
+        text: str | None = found["prepared"]
+        return text
+
+    def _drop_committed(self, text: str, outcome: Completion) -> None:
+        # One that is lost or unknown stays until a person or the program has dealt with it.
+        if outcome == "committed":
+            self.forget(text)
+
+
+def _undo(connection: Connection, producer: PreparingProducer, error: BaseException) -> None:
+    """Roll back and abort after an error before the decision."""
+    for undo in (connection.rollback, producer.abort_transaction):
+        try:
+            undo()
+        except Exception as failure:  # noqa: BLE001 - it must not hide the error
+            # The end of the connection rolls back as well, and the next producer aborts.
+            error.add_note(f"{undo.__name__}() failed too: {type(failure).__name__}: {failure}")
+
+
+def _sqlalchemy() -> Any:
+    try:
+        import sqlalchemy
+    except ImportError as error:
+        raise InvalidConfigurationError(
+            "decisions in a database need SQLAlchemy: pip install 'txnproducer[sqlalchemy]'"
+        ) from error
+    return sqlalchemy
