@@ -34,6 +34,7 @@ parts = {
         "outbox",
         "transactions",
         "serializers",
+        "two-phase-commit",
         "errors",
         "spark",
         "spark-cluster",
@@ -105,6 +106,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(txnproducer\.\w+(\.\w+)?\.)?T|Path|SessionConsumer"),
     # SQLAlchemy's.
     ("py:class", r"Connection|Engine|MetaData|Session|Table|sa\..+"),
+    ("py:class", r"Connection|Engine|MetaData|Session|Table"),
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

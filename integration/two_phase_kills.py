@@ -2,8 +2,8 @@
 
 A process pays: each payment is a row in a database and a record in Kafka, which
 `SqlAlchemyDecisions` commits together. It is killed at a random moment, and the next one recovers
-and goes on. Now and then the broker is killed as well. In the end rows and records must be the same numbers from 1 on,
-each once, in order. The broker lets a prepared transaction wait for ever.
+and goes on. Now and then the broker is killed as well. In the end rows and records must be the
+same numbers from 1 on, each once, in order. The broker lets a prepared transaction wait for ever.
 """
 
 from __future__ import annotations

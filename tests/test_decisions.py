@@ -269,7 +269,7 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(engine, monke
     with pytest.raises(
         InvalidConfigurationError, match=r"pip install 'txnproducer\[sqlalchemy\]'"
     ):
-        SqlAlchemyDecisions(None, "t")
+        SqlAlchemyDecisions(engine, "t")
 
 
 def test_an_unknown_outcome_is_told(engine, start):

@@ -416,11 +416,11 @@ class TransactionalProducer(OutcomeKeeper):
             commit: the decision of the other system.
 
         Returns:
-            "committed" if all of it is, or is about to be, visible: also if an abort came too
-            late. "aborted" for an abort, "lost" for a commit: nothing of it is visible, or ever
-            will be; lost by its time-out, or by a producer that was initialized before.
-            "unknown": it has ended, and its entry has expired or was replaced, so that nothing is
-            left that tells. After "lost" and "unknown" close the producer that has prepared it.
+            "committed" if all of it is, or is about to be, visible, also if an abort came too
+            late. "aborted" after an abort, and "lost" after a commit, if nothing of it is visible
+            or ever will be. It is lost by its time-out, or by a producer that was initialized
+            before. "unknown" if its entry has expired or was replaced, so that nothing shows how
+            it has ended. After "lost" and "unknown" close the producer that has prepared it.
 
         Raises:
             KafkaTimeoutError: not done in time, or it is still undecided; call again to go on.

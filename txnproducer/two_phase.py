@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from txnproducer._shell.completing import refuse_other_end
 from txnproducer.errors import (
@@ -50,26 +50,6 @@ __all__ = [
 ]
 
 _TABLE: Final = "kafka_decisions"
-
-
-class PreparingProducer(Protocol):
-    """A producer, as `SqlAlchemyDecisions` needs it."""
-
-    def begin_transaction(self) -> None:
-        """Begin a transaction."""
-        ...
-
-    def prepare_transaction(self) -> PreparedTransaction:
-        """Prepare it."""
-        ...
-
-    def complete(self, prepared: PreparedTransaction | str, *, commit: bool) -> Completion:
-        """Complete it."""
-        ...
-
-    def abort_transaction(self) -> None:
-        """Abort it."""
-        ...
 
 
 def complete(
@@ -193,7 +173,7 @@ class SqlAlchemyDecisions:
     # --- all of them ----------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self, producer: PreparingProducer) -> Iterator[Connection]:
+    def transaction(self, producer: TransactionalProducer) -> Iterator[Connection]:
         """Commit a transaction of the database and one of Kafka: both, or neither.
 
         The block gets the database's connection, and sends by the producer. An exception in it
@@ -228,7 +208,7 @@ class SqlAlchemyDecisions:
                 raise
         self._complete(producer, prepared)
 
-    def _complete(self, producer: PreparingProducer, prepared: PreparedTransaction) -> None:
+    def _complete(self, producer: TransactionalProducer, prepared: PreparedTransaction) -> None:
         try:
             outcome = producer.complete(prepared, commit=True)
             refuse_other_end(prepared, outcome, commit=True)
@@ -272,7 +252,7 @@ class SqlAlchemyDecisions:
             self.forget(text)
 
 
-def _undo(connection: Connection, producer: PreparingProducer, error: BaseException) -> None:
+def _undo(connection: Connection, producer: TransactionalProducer, error: BaseException) -> None:
     """Roll back and abort after an error before the decision."""
     for undo in (connection.rollback, producer.abort_transaction):
         try:
