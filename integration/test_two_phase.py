@@ -100,7 +100,7 @@ def test_it_outlives_kill_9_of_its_producer_and_of_the_broker(endless, topic, tr
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_its_own_time_out_loses_it_and_that_is_told(endless, topic, make, commit):
+def test_its_own_time_out_loses_it_and_the_outcome_says_so(endless, topic, make, commit):
     producer = make(timeout_ms=1_000)
     prepared = prepare(producer, topic)
     _wait_for_state(endless, prepared.transactional_id, "CompleteAbort")
@@ -120,7 +120,7 @@ def _wait_for_state(endless, transactional_id, state):
     wait_until(is_so, f"the transaction is not in {state}")
 
 
-def test_it_is_committed_or_aborted_by_whoever_comes(endless, topic, make):
+def test_each_transaction_of_an_id_keeps_its_own_outcome(endless, topic, make):
     producer = make()
     aborted = prepare(producer, topic)
     assert make(is_started=False).complete(aborted, commit=False) == "aborted"

@@ -174,7 +174,7 @@ def test_a_commit_of_unknown_success_leaves_the_transaction_prepared(
     assert booked(engine) == sent(kafka) == [1]
 
 
-def test_a_transaction_that_the_brokers_have_aborted_is_told_and_kept(kafka, engine, start):
+def test_the_token_of_a_transaction_that_the_brokers_have_aborted_is_kept(kafka, engine, start):
     process = start()
     process.decide(engine, 1, process.prepare(1))
     kafka.time_out_transaction("t")
@@ -189,7 +189,7 @@ def test_a_transaction_that_the_brokers_have_aborted_is_told_and_kept(kafka, eng
     assert sent(kafka) == [2]
 
 
-def test_a_time_out_between_both_commits_is_told(kafka, engine, start, monkeypatch):
+def test_a_time_out_between_both_commits_is_raised(kafka, engine, start, monkeypatch):
     process = start()
     real = sa.Connection.commit
 
@@ -272,7 +272,7 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(engine, monke
         SqlAlchemyDecisions(engine, "t")
 
 
-def test_an_unknown_outcome_is_told(engine, start):
+def test_an_unknown_outcome_is_raised(engine, start):
     process = start()
     prepared = process.prepare(1)
     process.decide(engine, 1, prepared)
