@@ -102,6 +102,20 @@ def test_an_error_of_the_database_leaves_neither(kafka, engine, start):
     assert booked(engine) == sent(kafka) == [1, 2]
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_block_that_ends_the_databases_transaction_sends_nothing(kafka, start, end):
+    process = start()
+
+    def end_in_the_block():
+        with process.decisions.transaction(process.producer) as connection:
+            process.producer.send("payments", b"1")
+            getattr(connection, end)()
+
+    with pytest.raises(IllegalStateError, match=r"leave commit\(\) and rollback\(\) out"):
+        end_in_the_block()
+    assert sent(kafka) == []
+
+
 def test_a_record_that_is_not_written_leaves_neither(kafka, engine, start):
     process = start()
     kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE", times=3)

@@ -184,6 +184,7 @@ class SqlAlchemyDecisions:
 
         Raises:
             ProducerFencedError: another process has taken the id over. Neither is committed.
+            IllegalStateError: the block has ended the database's transaction by itself.
             TransactionAbortedError: the database has committed, and Kafka's brokers had aborted.
             CommitOutcomeUnknownError: the database has committed; Kafka's outcome is not known.
             KafkaError: with a note if the database has committed. Then close the producer: the
@@ -192,7 +193,13 @@ class SqlAlchemyDecisions:
         with self._engine.connect() as connection:
             producer.begin_transaction()
             try:
+                ours = connection.begin()
                 yield connection
+                if not ours.is_active:
+                    raise IllegalStateError(
+                        "the block has ended the database's transaction, so that no later commit"
+                        " can decide about Kafka's: leave commit() and rollback() out"
+                    )
                 prepared = producer.prepare_transaction()
                 self.record(connection, prepared)
             except BaseException as error:
