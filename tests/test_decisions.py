@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.test_pages import names_of
 from txnproducer import CommitOutcomeUnknownError, IllegalStateError, ProducerFencedError
 from txnproducer.errors import InvalidConfigurationError, TransactionAbortedError
 from txnproducer.testing import InMemoryKafka
@@ -255,6 +256,13 @@ def test_two_processes_may_add_the_row_of_an_id_at_once(engine, monkeypatch):
     monkeypatch.setattr(SqlAlchemyDecisions, "_raise_generation", raise_generation)
     assert first.recover() is None
     assert (first._generation, second._generation) == (2, 1)
+
+
+def test_the_steps_of_the_page_commit_both(kafka, engine, start):
+    process = start()
+    names_of("two-phase-commit.md", "def pay")["pay"](process.producer, process.decisions, engine)
+    assert booked(engine) == sent(kafka) == [100]
+    assert stored(engine) is None
 
 
 def test_an_own_table_can_be_a_part_of_the_applications_metadata(kafka, engine):

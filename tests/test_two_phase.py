@@ -517,14 +517,12 @@ def test_the_deadline_counts_from_the_first_record(kafka, producer):
     assert deadline_ms == pytest.approx(before_ms + timeout_ms, abs=700)
 
 
-def test_a_transaction_without_a_time_out_has_no_deadline(kafka, monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "txnproducer._shell.completing")
-    options = replace(kafka._cluster.options, max_transaction_timeout_ms=2**31 - 1)
-    monkeypatch.setattr(kafka._cluster, "options", options)
-    with kafka.producer("t", transaction_timeout_ms=2**31 - 1) as producer:
-        producer.init_transactions()
-        prepared = prepare(producer)
-        assert prepared.deadline_ms is None
-        assert PreparedTransaction.parse(str(prepared)) == prepared
-        assert producer.complete(prepared, commit=True) == "committed"
-    assert not caplog.records
+def test_a_transaction_without_a_time_out_has_no_deadline(caplog):
+    endless = 2**31 - 1
+    with InMemoryKafka({"payments": 2}, max_transaction_timeout_ms=endless) as kafka:
+        assert warnings_of(caplog, kafka, transaction_timeout_ms=endless) == []
+        with kafka.producer("t", transaction_timeout_ms=endless) as producer:
+            producer.init_transactions()
+            prepared = prepare(producer)
+    assert prepared.deadline_ms is None
+    assert PreparedTransaction.parse(str(prepared)) == prepared

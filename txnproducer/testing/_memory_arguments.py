@@ -44,7 +44,7 @@ def count(name: str, value: object) -> int:
 
 
 def cluster_options(
-    nodes: object, transaction_version: int | None, version: str
+    nodes: object, transaction_version: int | None, version: str, max_timeout_ms: object
 ) -> ClusterOptions:
     """Return the model's settings for the arguments of a cluster."""
     if version not in _OPTIONS:
@@ -57,7 +57,12 @@ def cluster_options(
         raise ValueError(f"transaction_version is {level!r}: it must be 1 or 2")
     if level > newest:
         raise ValueError(f"transaction_version is 2: Kafka {version} knows only 1")
-    return ClusterOptions(node_count=count("nodes", nodes), transaction_version=level, **given)
+    return ClusterOptions(
+        node_count=count("nodes", nodes),
+        transaction_version=level,
+        max_transaction_timeout_ms=count("max_transaction_timeout_ms", max_timeout_ms),
+        **given,
+    )
 
 
 def checked_users(users: object) -> dict[str, str] | None:

@@ -77,6 +77,8 @@ class InMemoryKafka:
         clock: "virtual" lets waits take no time: time stands still while the test's own code runs,
             and passes while a call waits. It needs TXNPRODUCER_IMPL=python, and a test without
             threads of its own.
+        max_transaction_timeout_ms: the longest `transaction_timeout_ms`. 2147483647 lets prepared
+            transactions wait for ever.
 
     Raises:
         ValueError: an argument does not fit.
@@ -95,8 +97,11 @@ class InMemoryKafka:
         users: Mapping[str, str] | None = None,
         version: Literal["4.3", "3.9", "2.4"] = "4.3",
         clock: Literal["real", "virtual"] = "real",
+        max_transaction_timeout_ms: int = 900_000,
     ) -> None:
-        options = arguments.cluster_options(nodes, transaction_version, version)
+        options = arguments.cluster_options(
+            nodes, transaction_version, version, max_transaction_timeout_ms
+        )
         names = arguments.checked_users(users)
         # Seeded: two runs of a test see the same cluster.
         self._cluster = MemoryCluster(options, random.Random(1))
