@@ -454,8 +454,10 @@ class TransactionalProducer(OutcomeKeeper):
         heir._platform = self._platform  # noqa: SLF001 - our own class
         heir._open(self._config)  # noqa: SLF001
         heir._go_on_with(token.lease, is_prepared=True)  # noqa: SLF001
-        with heir:
+        try:
             (heir.commit_transaction if commit else heir.abort_transaction)()
+        finally:
+            heir.close(0)  # at once: an end that timed out is made again by the next call
 
     def _questions(self) -> completing.Questions:
         # Imported late: it is kafka-python's admin client, which few programs need.
