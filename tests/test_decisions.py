@@ -12,7 +12,7 @@ from txnproducer.errors import InvalidConfigurationError, TransactionAbortedErro
 from txnproducer.testing import InMemoryKafka
 from txnproducer.two_phase import SqlAlchemyDecisions, decisions_table
 
-sa = pytest.importorskip("sqlalchemy")
+sa = pytest.importorskip("sqlalchemy", reason="the extra sqlalchemy is not installed")
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_block_that_ends_the_databases_transaction_sends_nothing(kafka, start,
 
 def test_a_record_that_is_not_written_leaves_neither(kafka, engine, start):
     process = start()
-    kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE", times=3)
+    kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE")
     with pytest.raises(Exception, match="record"):
         process.pay(1)
     process.pay(2)
@@ -278,10 +278,11 @@ def test_an_own_table_can_be_a_part_of_the_applications_metadata(kafka, engine):
 
 
 def test_an_orm_session_can_store_the_decision(kafka, engine, start):
-    orm = pytest.importorskip("sqlalchemy.orm")
+    from sqlalchemy.orm import Session
+
     process = start()
     prepared = process.prepare(1)
-    with orm.Session(engine) as session, session.begin():
+    with Session(engine) as session, session.begin():
         process.decisions.record(session, prepared)
     assert process.producer.complete(prepared, commit=True) == "committed"
 

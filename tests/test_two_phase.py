@@ -154,7 +154,7 @@ def test_a_transaction_without_anything_is_not_prepared(producer):
 
 def test_a_record_that_was_not_written_prevents_the_preparation(kafka, producer):
     producer.begin_transaction()
-    kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE", times=3)
+    kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE")
     producer.send("payments", b"1")
     with pytest.raises(KafkaError) as refused:
         producer.prepare_transaction()

@@ -395,15 +395,16 @@ class TransactionalProducer(OutcomeKeeper):
         return prepared
 
     def _new_token(self) -> PreparedTransaction:
-        timeout_ms, now_ms = self._config.transaction_timeout_ms, self._platform.wall_clock_ms()
+        timeout_ms = self._config.transaction_timeout_ms
+        clocks = self._platform.monotonic_ms(), self._platform.wall_clock_ms()
         with self._lock:
             self._check_owner("prepare_transaction")
-            token = completing.new_token(self._core, self._offsets_place, timeout_ms, now_ms)
+            token = completing.new_token(self._core, self._offsets_place, timeout_ms, *clocks)
         last = self._last_number
         if last is None:  # the first one of this producer
             completing.warn_of_timeout(token, timeout_ms, self._longest_timeout_ms)
             last = completing.newest(self._questions().ask_entries(token.group, None, waits=True))
-        return replace(token, number=max(last + 1, now_ms))
+        return replace(token, number=max(last + 1, clocks[1]))
 
     def complete(self, prepared: PreparedTransaction | str, *, commit: bool) -> Completion:
         """Commit or abort a prepared transaction, perhaps another process's or for a second time.

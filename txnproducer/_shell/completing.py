@@ -88,7 +88,11 @@ class Questions(Protocol):
 
 
 def new_token(
-    core: ProducerCore, offsets_place: TopicPartition | None, timeout_ms: int, wall_clock_ms: int
+    core: ProducerCore,
+    offsets_place: TopicPartition | None,
+    timeout_ms: int,
+    now_ms: int,
+    wall_clock_ms: int,
 ) -> PreparedTransaction:
     """Return the token of the open transaction, with the number 0. Call with the lock held.
 
@@ -96,7 +100,8 @@ def new_token(
         core: of the producer.
         offsets_place: a partition whose offset was sent in the transaction, or None.
         timeout_ms: of the transaction.
-        wall_clock_ms: the time.
+        now_ms: the time by the core's clock.
+        wall_clock_ms: the time in milliseconds since the epoch.
 
     Raises:
         IllegalStateError: no transaction is open, or nothing was sent in it.
@@ -110,7 +115,8 @@ def new_token(
             f"{manager.name}: prepare_transaction() of a transaction in which nothing was sent:"
             " abort it, and let the other system commit alone"
         )
-    left_ms = timeout_ms - (progress.age_ms or 0)
+    begun_ms = progress.open.started_ms
+    left_ms = timeout_ms - (0 if begun_ms is None else now_ms - begun_ms)
     return PreparedTransaction(
         manager.transactional_id or "",
         identity.producer_id_and_epoch,
