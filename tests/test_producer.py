@@ -16,7 +16,7 @@ import pytest
 
 from tests.live_client import SHORT_MS, commits_sent, impatient, wait_for_topic
 from tests.waiting import wait_until
-from txnproducer import TransactionalProducer, admin
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import waiting
@@ -457,7 +457,7 @@ def test_a_transaction_timeout_that_is_too_long_names_both_limits(make, client, 
             raise told
         return told
 
-    monkeypatch.setattr(admin, "broker_setting", broker_setting)
+    monkeypatch.setattr(_producer_questions, "broker_setting", broker_setting)
     client.prepare_init_producer_id(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     one = make(transaction_timeout_ms=900_001)
     with pytest.raises(InvalidTxnTimeoutError, match="transaction_timeout_ms=900001 is") as caught:
