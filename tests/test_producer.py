@@ -21,6 +21,7 @@ from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import waiting
 from txnproducer._wire.platform import SYSTEM, Platform
+from txnproducer.admin import _producer_questions
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     AuthorizationError,
