@@ -58,7 +58,7 @@ def test_a_transaction_handed_over_is_handed_on_with_the_offsets_added(version, 
     if is_written:
         opener.write(b"1")
     heir = resumed(cluster, lease_of(opener, 0))
-    with pytest.raises(IllegalStateError, match=r"lease\(\) again"):
+    with pytest.raises(IllegalStateError, match=r"lease\(\) is refused"):
         heir.core.begin_lease(1)
     heir.complete(
         heir.core.send_offsets_to_transaction({TP0: OffsetAndMetadata(3)}, GROUP_OF_NOBODY)
