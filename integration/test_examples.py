@@ -54,6 +54,7 @@ SHOWS = {
         "12 tasks, in two of which the process was killed",
         "found written when they were run again: 1",
         "read_committed sees 12 orders, 12 of them different",
+    ],
     "payment.py": [
         "declined: 5000 is more than one may pay",
         "the program dies; read_committed sees: ['10', '20']",

@@ -8,9 +8,9 @@ import pytest
 
 from tests.live_client import commits_sent, impatient
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer import producer
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, BrokerNode, TransactionDescription
+from txnproducer._shell import outcomes
 from txnproducer._wire.platform import SYSTEM
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -36,7 +36,8 @@ def in_doubt(ready, client):
 def describes(monkeypatch, state, epoch):
     asked = []
 
-    def describe_transaction(config, platform, timeout_s, known):
+    def describe_transaction(config, platform, timeout_s, known, *, call):
+        assert call == "resolve_outcome"
         asked.append((config, platform, timeout_s, known))
         if isinstance(state, Exception):
             raise state
@@ -44,7 +45,7 @@ def describes(monkeypatch, state, epoch):
             return None
         return TransactionDescription(0, config.transactional_id, state, PRODUCER_ID, epoch)
 
-    monkeypatch.setattr(producer, "describe_transaction", describe_transaction)
+    monkeypatch.setattr(outcomes, "describe_transaction", describe_transaction)
     return asked
 
 
@@ -124,7 +125,7 @@ def test_an_abort_on_another_thread_during_the_question_is_taken_into_account(
 ):
     one, txn, manager = of_version_1
 
-    def describe_transaction(config, *_):
+    def describe_transaction(config, *_, **__):
         # The abort ends with a new epoch, under which nothing can begin again.
         if meanwhile != "nothing":
             manager.last_commit = replace(manager.last_commit, is_given_up=True)
@@ -134,7 +135,7 @@ def test_an_abort_on_another_thread_during_the_question_is_taken_into_account(
         mine = (PRODUCER_ID, PRODUCER_EPOCH)
         return TransactionDescription(0, config.transactional_id, "CompleteCommit", *mine)
 
-    monkeypatch.setattr(producer, "describe_transaction", describe_transaction)
+    monkeypatch.setattr(outcomes, "describe_transaction", describe_transaction)
     assert one.resolve_outcome() == outcome
     if meanwhile != "the next transaction":
         assert txn.outcome == outcome
