@@ -106,7 +106,6 @@ nitpick_ignore_regex = [
     ("py:class", r"(txnproducer\.\w+(\.\w+)?\.)?T|Path|SessionConsumer"),
     # SQLAlchemy's.
     ("py:class", r"Connection|Engine|MetaData|Session|Table|sa\..+"),
-    ("py:class", r"Connection|Engine|MetaData|Session|Table"),
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

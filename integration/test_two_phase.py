@@ -41,19 +41,10 @@ time.sleep(60)  # until it is killed
 """
 
 
-# The order of the steps is the same with both versions.
-ONCE = pytest.mark.parametrize(
-    "endless",
-    [2, pytest.param(1, marks=pytest.mark.long("v2 is killed at the same lines"))],
-    ids=["v2", "v1"],
-    indirect=True,
-)
-
-
-@pytest.fixture(scope="module", params=[2, 1], ids=["v2", "v1"])
-def endless(request):
+@pytest.fixture(scope="module")
+def endless():
     """A broker that lets a prepared transaction wait for ever."""
-    with broker(request.param) as kafka:
+    with broker() as kafka:
         yield kafka
 
 
@@ -225,7 +216,6 @@ def test_a_take_over_waits_for_a_decision_that_is_being_stored(endless, topic, m
     engine.dispose()
 
 
-@ONCE
 def test_a_process_that_is_killed_at_any_line_leaves_both_or_neither(endless, topic):
     with database("sqlite") as url:
         lines = 0
@@ -242,7 +232,6 @@ def test_a_process_that_is_killed_at_any_line_leaves_both_or_neither(endless, to
     assert 1 < len(rows) < lines
 
 
-@ONCE
 def test_kills_at_random_lose_nothing_and_double_nothing(endless, topic):
     with database("sqlite") as url:
         outcome = run(endless, url, f"{topic}-kills", kills=12, seed=3)

@@ -33,10 +33,9 @@ _BROKER_EVERY = 20
 _READ_S = 60.0
 
 
-def broker(version: int, max_timeout_ms: int = NO_TIMEOUT_MS) -> EmbeddedKafka:
+def broker(max_timeout_ms: int = NO_TIMEOUT_MS) -> EmbeddedKafka:
     """Make a broker that lets transactions be prepared for any time, or for that long."""
     return EmbeddedKafka(
-        features={"transaction.version": version},
         settings={
             "transaction.max.timeout.ms": max_timeout_ms,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
@@ -172,16 +171,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--transaction-version", type=int, choices=[1, 2], default=2)
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
     args = parser.parse_args()
     name = f"payments-{args.seed}"
-    with broker(args.transaction_version) as kafka, database(args.database) as url:
+    with broker() as kafka, database(args.database) as url:
         began = time.monotonic()
         outcome = run(kafka, url, name, args.kills, args.seed)
         took_s = time.monotonic() - began
     print(
-        f"transactions v{args.transaction_version}, {args.database}, seed {args.seed}:"
+        f"{args.database}, seed {args.seed}:"
         f" {dict(outcome.kills)} killed in {took_s:.0f} s, runs {dict(outcome.answers)},"
         f" {outcome.payments} payments; wrong: {outcome.wrong or 'nothing'}"
     )

@@ -8,7 +8,11 @@ import pytest
 
 from tests.test_pages import names_of
 from txnproducer import CommitOutcomeUnknownError, IllegalStateError, ProducerFencedError
-from txnproducer.errors import InvalidConfigurationError, TransactionAbortedError
+from txnproducer.errors import (
+    InvalidConfigurationError,
+    KafkaTimeoutError,
+    TransactionAbortedError,
+)
 from txnproducer.testing import InMemoryKafka
 from txnproducer.two_phase import SqlAlchemyDecisions, decisions_table
 
@@ -241,6 +245,93 @@ def test_a_decision_needs_a_take_over_and_a_transaction_of_the_id(kafka, engine,
             SqlAlchemyDecisions(engine, "u").record(connection, prepared)
 
 
+def recovered(decisions):
+    with decisions.recover() as found:
+        return found
+
+
+def test_a_process_that_sleeps_before_its_initialization_aborts_no_decided_transaction(
+    kafka, engine, monkeypatch
+):
+    sleeper, awake = SqlAlchemyDecisions(engine, "t"), SqlAlchemyDecisions(engine, "t")
+    awake.create_table()
+    usual = SqlAlchemyDecisions._take_over
+    producers = [kafka.producer("t"), kafka.producer("t")]
+
+    def take_over_and_sleep(decisions):
+        usual(decisions)
+        if decisions is sleeper:
+            producers[1].init_transactions(recover=awake.recover)
+            producers[1].begin_transaction()
+            producers[1].send("payments", b"1")
+            prepared = producers[1].prepare_transaction()
+            with engine.begin() as connection:
+                awake.record(connection, prepared)
+
+    monkeypatch.setattr(SqlAlchemyDecisions, "_take_over", take_over_and_sleep)
+    with pytest.raises(ProducerFencedError, match="has taken over the decisions"):
+        producers[0].init_transactions(recover=sleeper.recover)
+    text = stored(engine)
+    assert producers[1].complete(text, commit=True) == "committed"
+    assert sent(kafka) == [1]
+    for producer in producers:
+        producer.close()
+
+
+def test_a_take_over_waits_while_another_process_is_initialized(engine):
+    first = SqlAlchemyDecisions(engine, "t")
+    first.create_table()
+    impatient = sa.create_engine(engine.url, connect_args={"timeout": 0.1})
+    with first.recover():
+        with pytest.raises(sa.exc.OperationalError, match="locked"):
+            recovered(SqlAlchemyDecisions(impatient, "t"))
+    assert recovered(SqlAlchemyDecisions(impatient, "t")) is None
+    impatient.dispose()
+
+
+def test_a_producer_that_could_not_be_initialized_is_closed(kafka, engine):
+    decisions = SqlAlchemyDecisions(engine, "t")
+    decisions.create_table()
+    kafka.delay("InitProducerId", 2)
+    with kafka.producer("t", max_block_ms=200) as producer:
+        with pytest.raises(KafkaTimeoutError):
+            producer.init_transactions(recover=decisions.recover)
+        with pytest.raises(IllegalStateError, match="closed"):
+            producer.init_transactions()
+
+
+def test_an_engine_without_transactions_is_refused(engine):
+    decisions = SqlAlchemyDecisions(engine, "t")
+    decisions.create_table()
+    other = sa.create_engine(engine.url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(InvalidConfigurationError, match="AUTOCOMMIT"):
+        recovered(SqlAlchemyDecisions(other, "t"))
+    other.dispose()
+
+
+def test_the_token_of_a_transaction_that_nobody_has_completed_is_not_replaced(
+    kafka, engine, start
+):
+    process = start()
+    prepared = []
+    for value in (b"1", b"2"):
+        process.producer.begin_transaction()
+        process.producer.send("payments", value)
+        prepared.append(process.producer.prepare_transaction())
+        if len(prepared) == 1:
+            with engine.begin() as connection:
+                process.decisions.record(connection, prepared[0])
+            process.producer.complete(prepared[0], commit=True)
+    with engine.begin() as connection:
+        with pytest.raises(IllegalStateError, match="was not completed"):
+            process.decisions.record(connection, prepared[1])
+    process.decisions.forget(prepared[0])
+    with engine.begin() as connection:
+        process.decisions.record(connection, prepared[1])
+        process.decisions.record(connection, prepared[1])  # an answer may be lost
+    assert stored(engine) == str(prepared[1])
+
+
 def test_two_processes_may_add_the_row_of_an_id_at_once(engine, monkeypatch):
     first, second = SqlAlchemyDecisions(engine, "t"), SqlAlchemyDecisions(engine, "t")
     first.create_table()
@@ -249,12 +340,12 @@ def test_two_processes_may_add_the_row_of_an_id_at_once(engine, monkeypatch):
 
     def raise_generation(decisions):
         if next(race, None):
-            assert second.recover() is None
+            assert recovered(second) is None
             raise sa.exc.IntegrityError("INSERT", {}, ValueError("the row exists"))
         return real(decisions)
 
     monkeypatch.setattr(SqlAlchemyDecisions, "_raise_generation", raise_generation)
-    assert first.recover() is None
+    assert recovered(first) is None
     assert (first._generation, second._generation) == (2, 1)
 
 

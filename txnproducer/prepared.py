@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
@@ -25,6 +26,7 @@ Completion: TypeAlias = Literal["committed", "aborted", "lost", "unknown"]
 _FORMAT: Final = "v1"
 # Between the fields. Names are quoted, so that none of them contains it.
 _SEPARATOR: Final = ":"
+_FIELDS: Final = 9
 _GROUP: Final = "__txn.{}"
 
 
@@ -88,13 +90,17 @@ class PreparedTransaction:
                 f"{text[:40]!r} is no prepared transaction, or one of a later release: store"
                 f" str(producer.prepare_transaction()), which begins with {_FORMAT}{_SEPARATOR}"
             )
-        body, _, checksum = text.rpartition(_SEPARATOR)
+        # A column of a fixed length adds spaces, and a token has none.
+        body, _, checksum = text.rstrip(" ").rpartition(_SEPARATOR)
         if checksum != _checksum(body):
             raise ValueError(
                 f"the prepared transaction {text!r} is cut or changed: its checksum does not fit."
                 " Is the column that holds it too short?"
             )
-        return cls._of_fields(iter(body.split(_SEPARATOR)[1:]))
+        fields = body.split(_SEPARATOR)[1:]
+        if len(fields) != _FIELDS:
+            raise ValueError(f"the prepared transaction {text!r} has {len(fields)} fields")
+        return cls._of_fields(iter(fields))
 
     @classmethod
     def _of_fields(cls, fields: Iterator[str]) -> PreparedTransaction:
@@ -144,7 +150,9 @@ class StoredDecision(NamedTuple):
     completed: Callable[[Completion], object] | None = None
 
 
-Recover: TypeAlias = Callable[[], StoredDecision | tuple[PreparedTransaction | str, bool] | None]
+Stored: TypeAlias = StoredDecision | tuple[PreparedTransaction | str, bool] | None
+# A context manager holds what keeps other processes from the id until the producer has it.
+Recover: TypeAlias = Callable[[], Stored | AbstractContextManager[Stored]]
 
 
 def _checksum(text: str) -> str:

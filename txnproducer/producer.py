@@ -28,7 +28,7 @@ from txnproducer.errors import (
     InvalidTxnTimeoutError,
     KafkaError,
 )
-from txnproducer.prepared import Completion, PreparedTransaction, Recover, StoredDecision
+from txnproducer.prepared import Completion, PreparedTransaction, Recover
 from txnproducer.records import (
     ConsumerGroupMetadata,
     TopicPartition,
@@ -105,7 +105,8 @@ class TransactionalProducer(OutcomeKeeper):
 
         Args:
             recover: for an id that prepares transactions: returns the one that is stored with its
-                decision, or None. It is completed first, since the next step would abort it.
+                decision, or None, or a context manager of that, left after the initialization.
+                It is completed before. After an error the producer is closed.
 
         Raises:
             TransactionAbortedError: a transaction that should be committed is lost. Write its
@@ -118,8 +119,20 @@ class TransactionalProducer(OutcomeKeeper):
                 names the limit if it can be read (DescribeConfigs on the cluster) in two seconds.
             KafkaError: refused; `recovery` names the next step.
         """
-        if recover is not None and self.transaction_state in ("UNINITIALIZED", "INITIALIZING"):
-            self._recover(recover)
+        if recover is None or self.transaction_state not in ("UNINITIALIZED", "INITIALIZING"):
+            self._initialize()
+            return
+        self._check_can_wait("init_transactions")
+        try:
+            with completing.held(recover()) as found:
+                completing.end_stored(found, self.complete)
+                self._initialize()
+        except BaseException:
+            # Sent later, the request could abort a decided transaction of the id's next holder.
+            self.close(0)
+            raise
+
+    def _initialize(self) -> None:
         try:
             self._await("init_transactions", self._begin_init)
         except InvalidTxnTimeoutError as error:
@@ -129,18 +142,6 @@ class TransactionalProducer(OutcomeKeeper):
         # In another thread's block the state's advice, to commit or abort, could not be followed.
         self._check_owner("init_transactions")
         return self._core.init_transactions()
-
-    def _recover(self, recover: Recover) -> None:
-        self._check_can_wait("init_transactions")
-        found = recover()
-        if found is None:
-            return
-        stored = StoredDecision(*found)
-        outcome = self.complete(stored.prepared, commit=stored.commit)
-        if stored.completed is not None:
-            stored.completed(outcome)
-        token = PreparedTransaction.of(stored.prepared)
-        completing.refuse_other_end(token, outcome, commit=stored.commit)
 
     def _longest_timeout_ms(self) -> str | None:
         """Ask the brokers for their limit. Return None if they do not answer."""

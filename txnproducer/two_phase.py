@@ -14,12 +14,16 @@ Rules:
 * The row of an id has a generation, and whoever takes the id over raises it first. A process that
   was overtaken cannot store a decision any more: otherwise it could sleep while its successor
   aborts its transaction, wake, and have the database commit alone.
+* The row is locked while a producer is initialized, since that aborts an open transaction of the
+  id. A process that sleeps just before would otherwise abort that of its successor, which may be
+  decided.
 * The token is stored in the database's transaction that decides. It is dropped once Kafka has
   committed, since the evidence in Kafka lasts for days, and a token for ever.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -116,15 +120,34 @@ class SqlAlchemyDecisions:
 
     # --- the three steps ------------------------------------------------------------------------
 
-    def recover(self) -> StoredDecision | None:
-        """Take the id over, and return the decision that is stored, for `init_transactions`.
+    @contextmanager
+    def recover(self) -> Iterator[StoredDecision | None]:
+        """Take the id over, and yield the decision that is stored, for `init_transactions`.
 
-        From now on every earlier holder of the id is refused by `record`.
+        From now on every earlier holder of the id is refused by `record`. The row stays locked
+        until the producer is initialized. Otherwise this process could sleep before that, wake
+        while its successor has a prepared transaction that the database has committed, and abort
+        it.
+
+        Raises:
+            ProducerFencedError: another process has taken the id over meanwhile.
+            InvalidConfigurationError: the engine commits each statement by itself.
         """
-        text = self._take_over()
-        if text is None:
-            return None
-        return StoredDecision(text, True, partial(self._drop_committed, text))
+        self._refuse_autocommit()
+        self._take_over()
+        table = self._table
+        is_mine = (table.c.transactional_id == self._id) & (table.c.generation == self._generation)
+        with self._engine.begin() as connection:
+            locked = connection.execute(
+                table.update().where(is_mine).values(generation=self._generation)
+            )
+            if locked.rowcount != 1:
+                raise self._overtaken()
+            text = connection.execute(table.select().where(is_mine)).mappings().one()["prepared"]
+            if text is None:
+                yield None
+            else:
+                yield StoredDecision(text, True, partial(self._drop_committed, connection, text))
 
     def record(self, connection: Connection | Session, prepared: PreparedTransaction) -> None:
         """Store a prepared transaction. The commit of the database's transaction decides about it.
@@ -136,7 +159,8 @@ class SqlAlchemyDecisions:
         Raises:
             ProducerFencedError: another process has taken the id over. Roll the database's
                 transaction back.
-            IllegalStateError: `recover` was not called.
+            IllegalStateError: `recover` was not called, or the token of another transaction is
+                stored, which nobody has completed.
             ValueError: the transaction is another id's.
         """
         if prepared.transactional_id != self._id:
@@ -151,24 +175,29 @@ class SqlAlchemyDecisions:
             table.update()
             .where(table.c.transactional_id == self._id)
             .where(table.c.generation == self._generation)
+            # Another token is the only trace of a transaction that nobody has completed.
+            .where(table.c.prepared.is_(None) | (table.c.prepared == str(prepared)))
             .values(prepared=str(prepared))
         )
         if stored.rowcount != 1:  # type: ignore[attr-defined,unused-ignore]
-            raise ProducerFencedError(
-                f"another process has taken over the decisions of {self._id!r}, and its producer"
-                " has aborted, or will abort, this transaction: roll back, and stop"
+            row = table.select().where(table.c.transactional_id == self._id)
+            found = connection.execute(row).mappings().one_or_none()
+            if found is None or found["generation"] != self._generation:
+                raise self._overtaken()
+            raise IllegalStateError(
+                f"the decisions of {self._id!r} hold {found['prepared']}, which was not completed:"
+                " complete() it, and forget() it once its outcome is dealt with"
             )
 
     def forget(self, prepared: PreparedTransaction | str) -> None:
         """Drop a token whose transaction needs no attention any more. A later one stays."""
-        table = self._table
         with self._engine.begin() as connection:
-            connection.execute(
-                table.update()
-                .where(table.c.transactional_id == self._id)
-                .where(table.c.prepared == str(prepared))
-                .values(prepared=None)
-            )
+            self._forget(connection, str(prepared))
+
+    def _forget(self, connection: Connection, text: str) -> None:
+        table = self._table
+        is_it = (table.c.transactional_id == self._id) & (table.c.prepared == text)
+        connection.execute(table.update().where(is_it).values(prepared=None))
 
     # --- all of them ----------------------------------------------------------------------------
 
@@ -226,37 +255,55 @@ class SqlAlchemyDecisions:
 
     # --- the table ------------------------------------------------------------------------------
 
-    def _take_over(self) -> str | None:
-        """Raise the generation, and return the token of the row."""
+    def _overtaken(self) -> ProducerFencedError:
+        return ProducerFencedError(
+            f"another process has taken over the decisions of {self._id!r}, and its producer has"
+            " aborted, or will abort, this transaction: roll back, and stop"
+        )
+
+    def _refuse_autocommit(self) -> None:
+        """Take back a row, and refuse an engine with which that is not possible."""
+        table, name = self._table, f"probe {uuid.uuid4().hex}"
+        with self._engine.connect() as connection:
+            row = {"transactional_id": name, "generation": 0}
+            connection.execute(table.insert().values(row))
+            connection.rollback()
+            is_it = table.c.transactional_id == name
+            if connection.execute(table.delete().where(is_it)).rowcount:
+                raise InvalidConfigurationError(
+                    "the engine commits each statement by itself (isolation_level='AUTOCOMMIT'):"
+                    " a decision and its data are one transaction. Make another engine"
+                )
+
+    def _take_over(self) -> None:
+        """Raise the generation, and so fence every earlier holder in the database."""
         from sqlalchemy.exc import IntegrityError
 
         try:
-            return self._raise_generation()
+            self._raise_generation()
         except IntegrityError:
             # Two processes have added the row of a new id. It is there now.
-            return self._raise_generation()
+            self._raise_generation()
 
-    def _raise_generation(self) -> str | None:
+    def _raise_generation(self) -> None:
         table = self._table
         is_ours = table.c.transactional_id == self._id
         with self._engine.begin() as connection:
-            # First: it waits for an earlier holder that is about to store a decision.
+            # First: it waits for an earlier holder that is about to store a decision, or that is
+            # being initialized.
             raised = connection.execute(
                 table.update().where(is_ours).values(generation=table.c.generation + 1)
             )
             if raised.rowcount == 0:
                 row = {"transactional_id": self._id, "generation": 1}
                 connection.execute(table.insert().values(row))
-            columns = table.select().where(is_ours)
-            found = connection.execute(columns).mappings().one()
+            found = connection.execute(table.select().where(is_ours)).mappings().one()
         self._generation = found["generation"]
-        text: str | None = found["prepared"]
-        return text
 
-    def _drop_committed(self, text: str, outcome: Completion) -> None:
+    def _drop_committed(self, connection: Connection, text: str, outcome: Completion) -> None:
         # One that is lost or unknown stays until a person or the program has dealt with it.
         if outcome == "committed":
-            self.forget(text)
+            self._forget(connection, text)
 
 
 def _undo(connection: Connection, producer: TransactionalProducer, error: BaseException) -> None:

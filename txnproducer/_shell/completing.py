@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
 
 from txnproducer._core.producer_core import ProducerCore
@@ -34,14 +35,17 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     TransactionAbortedError,
     UnstableOffsetCommitError,
+    UnsupportedVersionError,
 )
-from txnproducer.prepared import Completion, PreparedTransaction
-from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+from txnproducer.prepared import Completion, PreparedTransaction, Stored, StoredDecision
+from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "NO_TIMEOUT_MS",
     "Questions",
     "check_id",
+    "end_stored",
+    "held",
     "is_clear",
     "new_token",
     "newest",
@@ -56,8 +60,9 @@ _LOG = logging.getLogger(__name__)
 # A transaction with this time-out is never aborted by the coordinator: it counts as a part of a
 # two-phase commit (KIP-939).
 NO_TIMEOUT_MS: Final = 2**31 - 1
-# The default of `offsets.retention.minutes`, where brokers do not tell theirs.
-_RETENTION_MINUTES: Final = 7 * 24 * 60
+# How long an entry is certain to stay where the brokers do not tell `offsets.retention.minutes`,
+# and how far the clocks of two machines may differ.
+_SHORT_MS: Final = 10 * 60_000
 
 
 class Questions(Protocol):
@@ -108,6 +113,12 @@ def new_token(
         KafkaError: the transaction has failed, or the producer.
     """
     manager = core.transaction_to_prepare()
+    if not manager.identity.is_transaction_v2_enabled:
+        raise UnsupportedVersionError(
+            f"{manager.name}: prepare_transaction() needs transactions v2 (Kafka 4.0 and newer,"
+            " transaction.version=2). With v1 the epoch stays, so that a late request about this"
+            " transaction could end a later one. Abort it"
+        )
     progress, identity = manager.progress, manager.identity
     place = min(progress.open.partitions, default=offsets_place)
     if place is None:
@@ -165,6 +176,39 @@ def warn_of_timeout(
         NO_TIMEOUT_MS,
         limit or "not known",
     )
+
+
+def held(found: Stored | AbstractContextManager[Stored]) -> AbstractContextManager[Stored]:
+    """Return the result of a recovery as a context manager.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(found, AbstractContextManager):
+        return found
+    if found is not None and not isinstance(found, tuple):
+        raise TypeError(
+            f"recover() returned {found!r:.60}: it must return (token, commit), a StoredDecision,"
+            " or None"
+        )
+    return nullcontext(found)
+
+
+def end_stored(found: Stored, complete: Callable[..., Completion]) -> None:
+    """Complete a stored transaction, and note its outcome.
+
+    Raises:
+        TransactionAbortedError, CommitOutcomeUnknownError, IllegalStateError: see
+            `refuse_other_end`.
+    """
+    if found is None:
+        return
+    stored = StoredDecision(*found)
+    token = PreparedTransaction.of(stored.prepared)
+    outcome = complete(token, commit=stored.commit)
+    if stored.completed is not None:
+        stored.completed(outcome)
+    refuse_other_end(token, outcome, commit=stored.commit)
 
 
 # --- a transaction is completed ------------------------------------------------------------------
@@ -255,16 +299,21 @@ def _is_followed(
     """Return whether another transaction of the id is open, so that this one has ended."""
     if description is None or description.state != "Ongoing":
         return False
-    found = ProducerIdAndEpoch(description.producer_id, description.producer_epoch)
-    return found != prepared.producer
+    if description.producer_id != prepared.producer.producer_id:
+        return True
+    # The next epoch alone proves nothing. A fence raises it in the coordinator's memory before the
+    # abort is written, and if that fails this transaction may go on under its own epoch.
+    return description.producer_epoch > prepared.producer.producer_epoch + 1
 
 
 def _may_have_expired(prepared: PreparedTransaction, questions: Questions, now_ms: int) -> bool:
     # The number is the time at which the transaction was prepared, or a little later.
     age_ms = now_ms - prepared.number
-    minutes = questions.ask_setting("offsets.retention.minutes") or str(_RETENTION_MINUTES)
-    # Half of it, since the clocks of two machines may differ.
-    return age_ms > int(minutes) * 60_000 // 2
+    minutes = questions.ask_setting("offsets.retention.minutes")
+    # Half of it, since the clocks of two machines may differ. A number that lies in the future
+    # says nothing about an age.
+    longest_ms = _SHORT_MS if minutes is None else int(minutes) * 60_000 // 2
+    return not -_SHORT_MS <= age_ms <= longest_ms
 
 
 def refuse_other_end(prepared: PreparedTransaction, outcome: Completion, *, commit: bool) -> None:
