@@ -2,8 +2,10 @@
 
 A process pays: each payment is a row in a database and a record in Kafka, which
 `SqlAlchemyDecisions` commits together. It is killed at a random moment, and the next one recovers
-and goes on. Now and then the broker is killed as well. In the end rows and records must be the
-same numbers from 1 on, each once, in order. The broker lets a prepared transaction wait for ever.
+and goes on. Now and then the broker is killed as well. Now and then a process is stopped, another
+one takes its id over, and the first wakes. In the end rows and records must be the same numbers
+from 1 on, each once, in order, and no process may have failed or hung. The broker lets a prepared
+transaction wait for ever.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from txnproducer.testing import EmbeddedKafka
 NO_TIMEOUT_MS = 2**31 - 1
 _LONGEST_RUN_S = 0.7
 _BROKER_EVERY = 20
+_SLEEP_EVERY = 3
 _READ_S = 60.0
 
 
@@ -125,23 +128,35 @@ class Outcome:
     payments: int = 0
     wrong: list[str] = field(default_factory=list)
 
+    def take(self, answer: str, right: set[str], about: str = "") -> None:
+        """Count how a process has ended, and note it if it must not end so."""
+        self.answers[about + answer] += 1
+        if answer not in right:
+            self.wrong.append(f"a process has {answer} after {self.kills.total()} kills")
+
 
 def run(kafka: EmbeddedKafka, url: str, name: str, kills: int, seed: int) -> Outcome:
     """Kill so many times, recover, and compare both sides."""
     rng, outcome = random.Random(seed), Outcome()
     with workers(kafka, url, name, NO_TIMEOUT_MS) as paying:
         while outcome.kills.total() < kills:
-            is_brokers_turn = outcome.kills.total() % _BROKER_EVERY == _BROKER_EVERY - 1
-            seconds = rng.uniform(0.0, _LONGEST_RUN_S)
-            if is_brokers_turn:
+            turn, seconds = outcome.kills.total(), rng.uniform(0.0, _LONGEST_RUN_S)
+            if turn % _BROKER_EVERY == _BROKER_EVERY - 1:
                 outcome.kills["broker"] += 1
                 restart = threading.Thread(target=_restart, args=(kafka, rng.uniform(0.2, 0.6)))
                 restart.start()
                 # Some producers die while the broker is away, and some outlive that.
-                outcome.answers[paying.ask(f"run {rng.uniform(0.5, 8.0):.3f}")] += 1
+                outcome.take(paying.ask(f"run {rng.uniform(0.5, 8.0):.3f}"), {"killed"})
                 restart.join()
+            elif turn % _SLEEP_EVERY == 0:
+                outcome.kills["process"] += 1
+                other_s, awake_s = rng.uniform(0.3, 1.5), rng.uniform(0.1, 1.0)
+                answer = paying.ask(f"sleep {seconds + 0.2:.3f} {other_s:.3f} {awake_s:.3f}")
+                sleeper, other = answer.split()
+                outcome.take(sleeper, {"killed", "overtaken"}, "the sleeper was ")
+                outcome.take(other, {"killed", "locked"}, "the one that took over was ")
             else:
-                outcome.answers[paying.ask(f"run {seconds:.3f}")] += 1
+                outcome.take(paying.ask(f"run {seconds:.3f}"), {"killed"})
             outcome.kills["process"] += 1
         last = paying.ask("recover")
     rows, records = booked(url), sent(kafka.bootstrap_servers, name)

@@ -5,9 +5,13 @@ no start of an interpreter:
 
 * `line K AMOUNT`: start and pay, and kill the process at line K of the example and of the
   library's two-phase commit. The answer is `killed`, or `done` where there are fewer lines.
-* `run SECONDS`: start and pay the next amounts, until SIGKILL comes after that time. The answer is
-  `killed`, or `failed` if the process has ended by itself.
-* `recover`: start. The answer is `done`, or `failed`.
+* `run SECONDS`: start and pay the next amounts, until SIGKILL comes after that time.
+* `sleep A B C`: the same, with SIGSTOP after A seconds. Another one runs for B seconds, until it
+  is killed. Then the first one wakes, and is killed after C seconds. The answer has both.
+* `recover`: start. The answer is `done`.
+
+Each answer is `killed` or `done`; `overtaken` if another process has taken the id over; `locked`
+if SQLite has waited too long for a process that sleeps; or `failed`, or `hung`.
 """
 
 from __future__ import annotations
@@ -16,17 +20,16 @@ import importlib.util
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 
-from txnproducer import TransactionalProducer, two_phase
+from txnproducer import KafkaError, TransactionalProducer, two_phase
 from txnproducer.admin import ProducerQuestions  # noqa: F401 - imported before the forks
 from txnproducer.testing._polling import wait_until
 from txnproducer.two_phase import SqlAlchemyDecisions
@@ -103,34 +106,68 @@ class Worker:
         self._started(decisions).close()
 
 
-def in_fork(work: Callable[[], None], kill_after_s: float | None = None) -> str:
-    """Do work in a fork. Return how it has ended."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - a fork must not go on with its parent's work
-            traceback.print_exc()
-            os._exit(1)
-    if kill_after_s is not None:
-        time.sleep(kill_after_s)
-        # Ours and not reaped yet, so the id is still its own.
-        os.kill(pid, signal.SIGKILL)
-    ended: list[int] = []
+class Fork:
+    """A process that does work, and may be stopped and killed."""
 
-    def has_ended() -> bool:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        ended.extend([status] * bool(found))
-        return bool(found)
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._ended: int | None = None
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                work()
+                os._exit(0)
+            except BaseException as error:  # noqa: BLE001 - a fork must not go on as its parent
+                code = exit_code(error)
+                if code == FAILED:
+                    traceback.print_exc()
+                os._exit(code)
 
-    if not wait_until(has_ended, _LONGEST_S, _LOOK_S):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        return "hung"
-    if os.WIFSIGNALED(ended[0]):
-        return "killed"
-    return "failed" if ended[0] else "done"
+    def after(self, seconds: float, number: signal.Signals) -> Self:
+        """Send a signal after that time, unless it has ended."""
+        wait_until(self._has_ended, seconds, _LOOK_S)
+        if self._ended is None:  # not reaped, so the id is still its own
+            os.kill(self._pid, number)
+        return self
+
+    def answer(self) -> str:
+        """Return how it has ended. One that runs for too long is killed."""
+        if not wait_until(self._has_ended, _LONGEST_S, _LOOK_S):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            return "hung"
+        assert self._ended is not None
+        if os.WIFSIGNALED(self._ended):
+            return "killed"
+        return ANSWERS.get(os.waitstatus_to_exitcode(self._ended), "failed")
+
+    def _has_ended(self) -> bool:
+        if self._ended is None:
+            found, status = os.waitpid(self._pid, os.WNOHANG)
+            self._ended = status if found else None
+        return self._ended is not None
+
+
+FAILED, OVERTAKEN, LOCKED = 1, 3, 4
+ANSWERS = {0: "done", OVERTAKEN: "overtaken", LOCKED: "locked"}
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the code by which a fork tells of its error."""
+    if isinstance(error, KafkaError) and error.recovery in ("restart", "unknown"):
+        return OVERTAKEN
+    # SQLite waits for a process that holds its lock for a few seconds only.
+    if isinstance(error, sa.exc.OperationalError) and "database is locked" in str(error):
+        return LOCKED
+    return FAILED
+
+
+def sleep_through_a_take_over(work: Callable[[], None], times: list[float]) -> str:
+    """Stop a process, let another one take over, and wake the first. Return both answers."""
+    asleep_s, other_s, awake_s = times
+    sleeper = Fork(work).after(asleep_s, signal.SIGSTOP)
+    other = Fork(work).after(other_s, signal.SIGKILL)
+    found = other.answer()
+    return f"{sleeper.after(0, signal.SIGCONT).after(awake_s, signal.SIGKILL).answer()} {found}"
 
 
 def main() -> None:
@@ -140,11 +177,13 @@ def main() -> None:
         word, *numbers = command.split()
         if word == "line":
             line, amount = map(int, numbers)
-            answer = in_fork(partial(worker.die_at_line, line, amount))
+            answer = Fork(partial(worker.die_at_line, line, amount)).answer()
         elif word == "run":
-            answer = in_fork(worker.run, float(numbers[0]))
+            answer = Fork(worker.run).after(float(numbers[0]), signal.SIGKILL).answer()
+        elif word == "sleep":
+            answer = sleep_through_a_take_over(worker.run, [float(each) for each in numbers])
         else:
-            answer = in_fork(worker.recover)
+            answer = Fork(worker.recover).answer()
         print(answer, flush=True)
 
 

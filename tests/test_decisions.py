@@ -172,21 +172,96 @@ def test_a_take_over_sees_a_decision_that_was_stored_before_it(kafka, engine, st
     assert booked(engine) == sent(kafka) == [1, 2]
 
 
-def test_a_commit_of_unknown_success_leaves_the_transaction_prepared(
-    kafka, engine, start, monkeypatch
-):
-    process = start()
+def commit_then(monkeypatch, follow_up, *, is_done=True):
+    """Let the next commit of the database be done, or not, and then something else happen."""
     real = sa.Connection.commit
 
-    def commit_and_lose_the_answer(connection):
-        real(connection)
+    def commit(connection):
         monkeypatch.undo()
-        raise ConnectionError("the answer is lost")
+        if is_done:
+            real(connection)
+        follow_up(connection)
 
-    monkeypatch.setattr(sa.Connection, "commit", commit_and_lose_the_answer)
-    with pytest.raises(ConnectionError) as lost:
+    monkeypatch.setattr(sa.Connection, "commit", commit)
+
+
+def lose_the_answer(_):
+    raise ConnectionError("the answer is lost")
+
+
+def test_a_database_that_refuses_to_commit_leaves_neither(kafka, engine, start):
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE owners (id INTEGER PRIMARY KEY)"))
+        connection.execute(
+            sa.text(
+                "CREATE TABLE owned (owner INTEGER REFERENCES owners (id)"
+                " DEFERRABLE INITIALLY DEFERRED)"
+            )
+        )
+    process = start()
+
+    def pay_nobody():
+        with process.decisions.transaction(process.producer) as connection:
+            connection.execute(sa.text("PRAGMA defer_foreign_keys = ON"))
+            connection.execute(sa.text("INSERT INTO owned VALUES (7)"))
+            process.producer.send("payments", b"1")
+
+    sa.event.listen(engine, "checkout", lambda raw, *_: raw.execute("PRAGMA foreign_keys = ON"))
+    with pytest.raises(sa.exc.IntegrityError):
+        pay_nobody()
+    process.pay(2)
+    assert booked(engine) == sent(kafka) == [2]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_commit_that_raises_is_judged_by_the_rest_of_its_session(
+    kafka, engine, start, monkeypatch, is_done
+):
+    process = start()
+    commit_then(monkeypatch, lose_the_answer, is_done=is_done)
+    if is_done:
         process.pay(1)
-    assert "is left prepared. Close the producer" in lost.value.__notes__[0]
+    else:
+        with pytest.raises(ConnectionError, match="the answer is lost"):
+            process.pay(1)
+    assert booked(engine) == sent(kafka) == ([1] if is_done else [])
+    process.pay(2)
+
+
+def break_the_session(connection):
+    connection.invalidate()
+    raise ConnectionError("the server has closed the connection")
+
+
+def refuse_the_look(connection):
+    def refuse(*_):
+        raise ConnectionError("no route to the database")
+
+    connection.rollback = refuse
+    lose_the_answer(connection)
+
+
+def be_overtaken(connection):
+    connection.execute(sa.text("UPDATE kafka_decisions SET generation = generation + 1"))
+    connection.commit()
+    lose_the_answer(connection)
+
+
+def interrupt(_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "follow_up", [break_the_session, refuse_the_look, be_overtaken, interrupt]
+)
+def test_a_commit_of_unknown_success_leaves_the_transaction_prepared(
+    kafka, engine, start, monkeypatch, follow_up
+):
+    process = start()
+    commit_then(monkeypatch, follow_up)
+    with pytest.raises((ConnectionError, KeyboardInterrupt)) as lost:
+        process.pay(1)
+    assert "is left prepared. Close the producer" in lost.value.__notes__[-1]
     assert sent(kafka) == []
     process.producer.close()
     start()

@@ -389,3 +389,13 @@ def test_the_waits_grow(monkeypatch):
 
 
 assert errors  # all classes are loaded
+
+
+def test_a_function_that_prepares_its_transaction_is_refused():
+    producer = Producer()
+
+    def prepare(_):
+        producer.transaction_state = "PREPARED_TRANSACTION"
+
+    with pytest.raises(IllegalStateError, match="the function has prepared the transaction"):
+        run(producer, prepare)

@@ -549,3 +549,15 @@ def test_a_transaction_without_a_time_out_has_no_deadline(caplog):
             prepared = prepare(producer)
     assert prepared.deadline_ms is None
     assert PreparedTransaction.parse(str(prepared)) == prepared
+
+
+def test_a_function_of_run_transaction_that_prepares_is_refused(kafka, producer):
+    prepared = []
+
+    def prepare_it(transaction):
+        transaction.send("payments", b"1")
+        prepared.append(producer.prepare_transaction())
+
+    with pytest.raises(IllegalStateError, match="which this call does not end"):
+        producer.run_transaction(prepare_it)
+    assert producer.complete(prepared[0], commit=True) == "committed"

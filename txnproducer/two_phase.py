@@ -23,8 +23,9 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +41,7 @@ from txnproducer.prepared import Completion, PreparedTransaction, Recover, Store
 from txnproducer.producer import TransactionalProducer
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine, MetaData, Table
+    from sqlalchemy import Connection, Engine, MetaData, RowMapping, Table
     from sqlalchemy.orm import Session
 
 __all__ = [
@@ -53,7 +54,10 @@ __all__ = [
     "decisions_table",
 ]
 
+_LOG = logging.getLogger(__name__)
 _TABLE: Final = "kafka_decisions"
+# The longest names of an id and a topic, with what the token adds to them.
+_LONGEST_TOKEN: Final = 2000
 
 
 def complete(
@@ -89,7 +93,7 @@ def decisions_table(metadata: MetaData, name: str = _TABLE) -> Table:
         metadata,
         sa.Column("transactional_id", sa.String(255), primary_key=True),
         sa.Column("generation", sa.BigInteger, nullable=False),
-        sa.Column("prepared", sa.Text),
+        sa.Column("prepared", sa.String(_LONGEST_TOKEN)),
     )
     return table
 
@@ -180,8 +184,7 @@ class SqlAlchemyDecisions:
             .values(prepared=str(prepared))
         )
         if stored.rowcount != 1:  # type: ignore[attr-defined,unused-ignore]
-            row = table.select().where(table.c.transactional_id == self._id)
-            found = connection.execute(row).mappings().one_or_none()
+            found = self._row(connection)
             if found is None or found["generation"] != self._generation:
                 raise self._overtaken()
             raise IllegalStateError(
@@ -218,6 +221,8 @@ class SqlAlchemyDecisions:
             CommitOutcomeUnknownError: the database has committed; Kafka's outcome is not known.
             KafkaError: with a note if the database has committed. Then close the producer: the
                 next one commits by its recovery.
+            Exception: of the database. If its commit has certainly failed, Kafka's transaction is
+                aborted. If that is not known, a note says so; then close the producer.
         """
         with self._engine.connect() as connection:
             producer.begin_transaction()
@@ -232,17 +237,57 @@ class SqlAlchemyDecisions:
                 prepared = producer.prepare_transaction()
                 self.record(connection, prepared)
             except BaseException as error:
-                _undo(connection, producer, error)
+                # The end of the connection rolls back as well, and the next producer aborts.
+                _undo([connection.rollback, producer.abort_transaction], error)
                 raise
             try:
                 connection.commit()
+            except Exception as error:
+                if not self._has_committed(connection, producer, prepared, error):
+                    raise
+                _LOG.warning("the database has committed in spite of %r", error)
             except BaseException as error:
-                error.add_note(
-                    f"Whether the database has committed is not known here, so {prepared} is left"
-                    " prepared. Close the producer: the next one's recovery completes it"
-                )
+                _leave_prepared(prepared, error)
                 raise
         self._complete(producer, prepared)
+
+    def _has_committed(
+        self,
+        connection: Connection,
+        producer: TransactionalProducer,
+        prepared: PreparedTransaction,
+        error: Exception,
+    ) -> bool:
+        """Return whether a commit that raised was done after all. Abort if it was not."""
+        try:
+            is_stored = self._is_stored(connection, prepared)
+        except Exception as failure:  # noqa: BLE001 - it must not hide the error of the commit
+            error.add_note(
+                f"The look for the decision failed: {type(failure).__name__}: {failure}"
+            )
+            is_stored = None
+        if is_stored is None:
+            _leave_prepared(prepared, error)
+        elif not is_stored:
+            _undo([producer.abort_transaction], error)
+        return bool(is_stored)
+
+    def _is_stored(self, connection: Connection, prepared: PreparedTransaction) -> bool | None:
+        """Return whether the decision is stored, or None if that cannot be known.
+
+        Only the session that was asked to commit can know: for another one the commit may be yet
+        to come.
+        """
+        connection.rollback()
+        if connection.invalidated:
+            return None
+        # For SQLAlchemy the transaction is over since its commit was asked for. For the database
+        # it may be open still, and would show the decision.
+        connection.connection.rollback()
+        row = self._row(connection)
+        if row is None or row["generation"] != self._generation:
+            return None  # the one who took over has ended the transaction, as it was decided
+        return bool(row["prepared"] == str(prepared))
 
     def _complete(self, producer: TransactionalProducer, prepared: PreparedTransaction) -> None:
         try:
@@ -254,6 +299,10 @@ class SqlAlchemyDecisions:
         self.forget(prepared)
 
     # --- the table ------------------------------------------------------------------------------
+
+    def _row(self, connection: Connection | Session) -> RowMapping | None:
+        row = self._table.select().where(self._table.c.transactional_id == self._id)
+        return connection.execute(row).mappings().one_or_none()
 
     def _overtaken(self) -> ProducerFencedError:
         return ProducerFencedError(
@@ -306,14 +355,20 @@ class SqlAlchemyDecisions:
             self._forget(connection, text)
 
 
-def _undo(connection: Connection, producer: TransactionalProducer, error: BaseException) -> None:
-    """Roll back and abort after an error before the decision."""
-    for undo in (connection.rollback, producer.abort_transaction):
+def _undo(steps: Iterable[Callable[[], None]], error: BaseException) -> None:
+    """Take each step back after an error. No failure of a step hides it."""
+    for undo in steps:
         try:
             undo()
         except Exception as failure:  # noqa: BLE001 - it must not hide the error
-            # The end of the connection rolls back as well, and the next producer aborts.
             error.add_note(f"{undo.__name__}() failed too: {type(failure).__name__}: {failure}")
+
+
+def _leave_prepared(prepared: PreparedTransaction, error: BaseException) -> None:
+    error.add_note(
+        f"Whether the database has committed is not known here, so {prepared} is left prepared."
+        " Close the producer: the next one's recovery completes it"
+    )
 
 
 def _sqlalchemy() -> Any:

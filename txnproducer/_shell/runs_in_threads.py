@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from txnproducer._shell.steps import run_steps
 from txnproducer._shell.transaction_runs import Bounds, OpenBlock, Run, Step
+from txnproducer.errors import IllegalStateError
 
 __all__ = ["RunningProducer", "as_kinds", "refuse_coroutine", "run_in_thread", "run_once"]
 
@@ -94,6 +95,7 @@ def run_once(
         if step is Step.BLOCK:
             with run.block as transaction:
                 run.value = fn(transaction)
+                _refuse_prepared(producer)
         elif step is Step.COMMIT:
             producer.commit_transaction()
         elif step is Step.ABORT:
@@ -105,6 +107,15 @@ def run_once(
         return None
 
     return run_steps(run.steps(), perform)
+
+
+def _refuse_prepared(producer: RunningProducer) -> None:
+    # The end of the block would leave it open, and the caller would take that for a success.
+    if producer.transaction_state == "PREPARED_TRANSACTION":
+        raise IllegalStateError(
+            "run_transaction(): the function has prepared the transaction, which this call does"
+            " not end: complete() it, and prepare the next one after begin_transaction()"
+        )
 
 
 def _yes_counts(is_written: Callable[[], bool] | None) -> str:
