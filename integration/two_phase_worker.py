@@ -31,6 +31,7 @@ import sqlalchemy as sa
 
 from txnproducer import KafkaError, TransactionalProducer, two_phase
 from txnproducer.admin import ProducerQuestions  # noqa: F401 - imported before the forks
+from txnproducer.errors import InvalidProducerEpochError
 from txnproducer.testing._polling import wait_until
 from txnproducer.two_phase import SqlAlchemyDecisions
 
@@ -153,6 +154,9 @@ ANSWERS = {0: "done", OVERTAKEN: "overtaken", LOCKED: "locked"}
 
 def exit_code(error: BaseException) -> int:
     """Return the code by which a fork tells of its error."""
+    # With v2 a record of an older epoch is refused by the leader, which knows no reason.
+    if isinstance(error, InvalidProducerEpochError):
+        return OVERTAKEN
     if isinstance(error, KafkaError) and error.recovery in ("restart", "unknown"):
         return OVERTAKEN
     # SQLite waits for a process that holds its lock for a few seconds only.
