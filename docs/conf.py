@@ -99,7 +99,7 @@ default_role = "code"
 # With `-n`, a type that has no entry on these pages is a broken link.
 nitpick_ignore_regex = [
     # The standard library has pages of its own. Their inventory needs a network.
-    ("py:.*", r"(array|collections\.abc|os|pathlib|threading|typing)\..+"),
+    ("py:.*", r"(array|collections\.abc|contextlib|os|pathlib|threading|typing)\..+"),
     # The core's port is private. Only the producer makes a `FutureBatchMetadata`, which takes one.
     ("py:class", r"Waiter"),
     # The type of a function's result, and a path where the annotations are not evaluated.

@@ -73,7 +73,8 @@ class Worker:
 
     def die_at_line(self, number: int, amount: int) -> None:
         _, decisions = self._opened()
-        files = {two_phase.__file__, self._payment.__file__}
+        package = Path(two_phase.__file__).parent
+        files = {self._payment.__file__, *map(str, package.glob("*.py"))}
         left = number
 
         def trace(frame: FrameType, event: str, _: object) -> Any:

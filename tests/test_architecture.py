@@ -58,11 +58,11 @@ LONG_FILES = {
         "The life that all requests have in common, and all that they may ask of a transaction.",
     ),
     "txnproducer/_core/transactions/manager.py": (
-        470,
+        480,
         "The operations of a transaction refuse each other, so their checks are read together.",
     ),
     "txnproducer/_core/transactions/progress.py": (
-        580,
+        590,
         "The answers, errors and batches that end a transaction meet in any order.",
     ),
     "txnproducer/_core/transactions/requests.py": (
@@ -82,7 +82,7 @@ LONG_FILES = {
         "The errors that users meet, in the order of the tree that stands above them.",
     ),
     "txnproducer/producer.py": (
-        590,
+        610,
         "The one public class of transactions, and a third of it documents its calls.",
     ),
     "txnproducer/sim/apps/workload.py": (

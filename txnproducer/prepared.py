@@ -142,7 +142,8 @@ class StoredDecision(NamedTuple):
     Attributes:
         prepared: the token, or its text.
         commit: the decision: True to commit, False to abort.
-        completed: called with the outcome; None if nothing has to be noted.
+        completed: called with the outcome; None if nothing has to be noted. If it returns True, it
+            has dealt with an outcome that differs from the decision, and none is raised.
     """
 
     prepared: PreparedTransaction | str

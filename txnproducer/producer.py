@@ -25,6 +25,7 @@ from txnproducer._wire.platform import SYSTEM
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     ForkedProducerError,
+    IllegalStateError,
     InvalidTxnTimeoutError,
     KafkaError,
 )
@@ -88,7 +89,6 @@ class TransactionalProducer(OutcomeKeeper):
     # Returns the owner of a block that is entered. It can be replaced, for example for tasks of an
     # event loop.
     _block_owner = staticmethod(calling_thread)
-    _owned = staticmethod(refusals.owned)
 
     def _open(self, config: ProducerConfig) -> None:
         self._entering: Transaction | None = None  # the last one that the core was asked to begin
@@ -127,9 +127,10 @@ class TransactionalProducer(OutcomeKeeper):
             with completing.held(recover()) as found:
                 completing.end_stored(found, self.complete)
                 self._initialize()
-        except BaseException:
+        except BaseException as error:
             # Sent later, the request could abort a decided transaction of the id's next holder.
             self.close(0)
+            error.add_note("This producer is closed: make another one for the next recovery")
             raise
 
     def _initialize(self) -> None:
@@ -305,12 +306,6 @@ class TransactionalProducer(OutcomeKeeper):
         self._check_owner("commit_transaction")
         return self._core.begin_commit()
 
-    def _check_owner(self, call: str) -> None:
-        """Refuse a thread that does not own the open block. Call with the lock held."""
-        block = self._transaction
-        if block is not None and not block.can_be_ended_here():
-            raise self._owned(call)
-
     def abort_transaction(self) -> None:
         """Abort. None of the transaction's records and offsets will be visible.
 
@@ -385,7 +380,15 @@ class TransactionalProducer(OutcomeKeeper):
             self._prepared = self._new_token()
         prepared = self._prepared
         entry = {prepared.place: completing.stored_entry(prepared)}
-        self.send_offsets_to_transaction(entry, ConsumerGroupMetadata(prepared.group))
+        try:
+            self.send_offsets_to_transaction(entry, ConsumerGroupMetadata(prepared.group))
+        except KafkaError as error:
+            if error.recovery != "resume":
+                error.add_note(
+                    f"prepare_transaction() writes an entry, and so needs Read on the topic"
+                    f" {prepared.place.topic!r} and on the group {prepared.group!r}"
+                )
+            raise
         with self._lock:
             self._check_not_overtaken("prepare_transaction")
             self._check_owner("prepare_transaction")
@@ -427,16 +430,19 @@ class TransactionalProducer(OutcomeKeeper):
         Raises:
             KafkaTimeoutError: not done in time, or it is still undecided; call again to go on.
             ValueError: the transaction is another id's, or no prepared one.
+            TypeError: the decision is no bool.
             ClaimRefusedError: it is another cluster's.
-            IllegalStateError: this producer's own one is another thread's block.
+            IllegalStateError: this producer's own one is another thread's block, or another thread
+                has completed it at this moment.
             KafkaError: the cluster refused; `recovery` names the next step.
         """
+        completing.check_decision(commit)
         token = PreparedTransaction.of(prepared)
         self._check_can_wait("complete")
         completing.check_id(token, self._config.transactional_id)
-        outcome: Completion = "committed" if commit else "aborted"
         try:
-            self._end_prepared(token, commit=commit)
+            is_committed = self._end_prepared(token, commit=commit)
+            outcome = completing.told_by_end(is_committed=is_committed, commit=commit)
         except KafkaError as error:
             if completing.is_clear(error):
                 raise
@@ -447,10 +453,26 @@ class TransactionalProducer(OutcomeKeeper):
         self._note_completion(token, outcome)
         return outcome
 
-    def _end_prepared(self, token: PreparedTransaction, *, commit: bool) -> None:
-        if self._holds(token):
-            (self.commit_transaction if commit else self.abort_transaction)()
-            return
+    def _end_prepared(self, token: PreparedTransaction, *, commit: bool) -> bool:
+        """End a prepared transaction, and return whether that was a commit."""
+        with self._lock:
+            call = self._own_end(token, commit=commit)
+        if call is None:
+            self._end_as_heir(token, commit=commit)
+            return commit
+        is_commit = call == "commit_transaction"
+
+        def begin() -> TransactionalRequestResult:
+            if self._own_end(token, commit=commit) != call:
+                raise IllegalStateError(
+                    f"another thread has completed {token} meanwhile: call complete() again"
+                )
+            return self._begin_commit() if is_commit else self._begin_abort()
+
+        self._end(call, begin)
+        return is_commit
+
+    def _end_as_heir(self, token: PreparedTransaction, *, commit: bool) -> None:
         # As `resume`, but on this producer's platform, and a close leaves the transaction open.
         heir = TransactionalProducer.__new__(TransactionalProducer)
         heir._platform = self._platform  # noqa: SLF001 - our own class
@@ -577,14 +599,4 @@ class TransactionalProducer(OutcomeKeeper):
                 self._core.resume(lease, is_prepared=is_prepared)
         except BaseException:
             self.close(0)  # also after Ctrl-C: nobody has the producer yet
-            raise
-
-    # --- the outcome ----------------------------------------------------------------------------
-
-    def _end(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
-        self._check_usable(call)  # first: if it refuses, the lock may not be available either
-        try:
-            self._await(call, begin)
-        except KafkaError as error:
-            self._settle_failed_end(call, error)
             raise

@@ -152,3 +152,37 @@ def test_the_line_about_a_fenced_one_says_that_its_outcome_is_unknown(caplog):
         harness.end(is_commit=True)
     (line,) = [r.args for r in caplog.records if r.name == "txnproducer.transactions"]
     assert line["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_its_end_is_unseen_until_the_caller_has_seen_it(is_commit):
+    harness, _ = prepared(make_cluster())
+    assert harness.manager.unseen_end is None
+    begin = harness.core.begin_commit if is_commit else harness.core.begin_abort
+    result = begin()
+    call = "commit_transaction" if is_commit else "abort_transaction"
+    assert harness.manager.unseen_end == call
+    harness.run_until(lambda: result.is_completed)
+    assert harness.manager.unseen_end == call
+    result.acknowledge()
+    assert harness.manager.unseen_end is None
+
+
+def test_an_initialization_is_no_end():
+    harness = OnCluster(make_cluster(), transactional_id="t")
+    harness.core.init_transactions()
+    assert harness.manager.unseen_end is None
+
+
+@pytest.mark.parametrize("is_heir", [False, True])
+def test_the_refusal_of_an_heirs_end_is_no_error_in_the_log(is_heir, caplog):
+    caplog.set_level(logging.DEBUG, "txnproducer")
+    cluster = make_cluster()
+    harness, lease = prepared(cluster)
+    started(cluster)
+    if is_heir:
+        harness = heir_of(cluster, lease)
+    with pytest.raises(ProducerFencedError):
+        harness.end(is_commit=True)
+    (line,) = [each for each in caplog.records if "cannot go on" in each.message]
+    assert line.levelname == ("DEBUG" if is_heir else "ERROR")

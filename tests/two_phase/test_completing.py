@@ -1,4 +1,4 @@
-"""A prepared transaction waits for a decision, and any process completes it, once or twice."""
+"""Any process completes a prepared transaction, once or twice, and learns how it ended."""
 
 from __future__ import annotations
 
@@ -9,234 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.two_phase.prepared import DECISIONS, GROUP, prepare, values
 from txnproducer import (
     ClaimRefusedError,
-    CommitOutcomeUnknownError,
     IllegalStateError,
-    KafkaError,
     KafkaTimeoutError,
 )
 from txnproducer.errors import (
-    GroupAuthorizationError,
-    TransactionAbortedError,
     TransactionalIdAuthorizationError,
-    UnsupportedVersionError,
 )
-from txnproducer.prepared import PreparedTransaction, StoredDecision
-from txnproducer.records import OffsetAndMetadata, TopicPartition
-from txnproducer.testing import InMemoryKafka
-
-GROUP = "__txn.t"
-DECISIONS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-
-
-@pytest.fixture
-def kafka():
-    with InMemoryKafka(topics={"payments": 2}, nodes=3) as kafka:
-        yield kafka
-
-
-def test_transactions_v1_are_refused_before_anything_is_prepared():
-    with InMemoryKafka(topics={"payments": 2}, transaction_version=1) as kafka:
-        with kafka.producer("t") as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send("payments", b"1")
-            with pytest.raises(UnsupportedVersionError, match="transactions v2"):
-                producer.prepare_transaction()
-            producer.abort_transaction()
-            with producer.transaction():
-                producer.send("payments", b"2")
-        assert [record.value for record in kafka.records("payments")] == [b"2"]
-
-
-def prepare(producer, value=b"1"):
-    producer.begin_transaction()
-    producer.send("payments", value, partition=1)
-    return producer.prepare_transaction()
-
-
-@pytest.fixture
-def producer(kafka):
-    with kafka.producer("t") as producer:
-        producer.init_transactions()
-        yield producer
-
-
-@pytest.fixture
-def other(kafka):
-    """Another process's producer of the id, which is not initialized."""
-    with kafka.producer("t") as producer:
-        yield producer
-
-
-def values(kafka):
-    return [record.value for record in kafka.records("payments")]
-
-
-# --- the usual course ----------------------------------------------------------------------------
-
-
-@DECISIONS
-def test_the_producer_that_prepares_completes_and_goes_on(kafka, producer, commit):
-    prepared = prepare(producer)
-    assert producer.transaction_state == "PREPARED_TRANSACTION"
-    assert values(kafka) == []
-    assert producer.complete(prepared, commit=commit) == ("committed" if commit else "aborted")
-    assert producer.transaction_state == "READY"
-    assert producer.complete(prepare(producer, b"2"), commit=True) == "committed"
-    assert values(kafka) == ([b"1", b"2"] if commit else [b"2"])
-
-
-@DECISIONS
-def test_another_process_completes_by_the_text(kafka, producer, other, commit):
-    text = str(prepare(producer))
-    producer.close()
-    assert other.complete(text, commit=commit) == ("committed" if commit else "aborted")
-    assert values(kafka) == ([b"1"] if commit else [])
-    assert other.transaction_state == "UNINITIALIZED"
-
-
-def test_the_entry_belongs_to_the_transaction(kafka, producer):
-    prepared = prepare(producer)
-    place = TopicPartition("payments", 1)
-    assert prepared.place == place
-    assert kafka.committed(GROUP) == {}
-    producer.complete(prepared, commit=True)
-    assert kafka.committed(GROUP)[place].offset == prepared.number
-    later = prepare(producer)
-    assert later.number > prepared.number
-    producer.complete(later, commit=False)
-    assert kafka.committed(GROUP)[place].offset == prepared.number
-
-
-def test_numbers_grow_from_one_producer_to_the_next_also_if_its_clock_is_late(kafka, producer):
-    prepared = prepare(producer)
-    producer.complete(prepared, commit=True)
-    with kafka.producer("t") as late:
-        late.init_transactions()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(late._platform), "wall_clock_ms", lambda _: 1_000)
-            assert prepare(late).number == prepared.number + 1
-
-
-def test_a_transaction_of_offsets_alone_can_be_prepared(kafka, producer):
-    producer.begin_transaction()
-    place = TopicPartition("payments", 0)
-    producer.send_offsets_to_transaction({place: 7}, _group("consumers"))
-    prepared = producer.prepare_transaction()
-    assert prepared.place == place
-    producer.complete(prepared, commit=True)
-    assert kafka.committed("consumers")[place] == OffsetAndMetadata(7)
-
-
-def _group(name):
-    from txnproducer import ConsumerGroupMetadata
-
-    return ConsumerGroupMetadata(name)
-
-
-# --- the state -----------------------------------------------------------------------------------
-
-
-def test_a_prepared_transaction_takes_nothing_more(producer):
-    prepare(producer)
-    for call in (
-        lambda: producer.send("payments", b"2"),
-        lambda: producer.send_offsets_to_transaction(
-            {TopicPartition("payments", 0): 1}, _group("g")
-        ),
-        lambda: producer.lease(claims=0),
-        producer.prepare_transaction,
-        producer.begin_transaction,
-        producer.init_transactions,
-    ):
-        with pytest.raises(IllegalStateError, match=r"prepared: complete\(\) it, or close"):
-            call()
-    assert producer.transaction_state == "PREPARED_TRANSACTION"
-
-
-def test_a_transaction_without_anything_is_not_prepared(producer):
-    producer.begin_transaction()
-    with pytest.raises(IllegalStateError, match="in which nothing was sent: abort it"):
-        producer.prepare_transaction()
-    producer.abort_transaction()
-    with pytest.raises(IllegalStateError, match="nothing to prepare in state READY"):
-        producer.prepare_transaction()
-
-
-def test_a_record_that_was_not_written_prevents_the_preparation(kafka, producer):
-    producer.begin_transaction()
-    kafka.fail_next("Produce", error="MESSAGE_TOO_LARGE")
-    producer.send("payments", b"1")
-    with pytest.raises(KafkaError) as refused:
-        producer.prepare_transaction()
-    assert refused.value.recovery == "abort"
-    producer.abort_transaction()
-
-
-def test_a_missing_right_on_the_group_prevents_the_preparation(kafka, producer):
-    kafka.deny(group=GROUP)
-    with pytest.raises(GroupAuthorizationError, match=GROUP):
-        prepare(producer)
-    producer.abort_transaction()
-    kafka.allow(group=GROUP)
-    assert producer.complete(prepare(producer), commit=True) == "committed"
-
-
-def test_a_preparation_that_timed_out_is_called_again(kafka):
-    with kafka.producer("t", max_block_ms=300) as producer:
-        producer.init_transactions()
-        kafka.delay("TxnOffsetCommit", 0.6)
-        with pytest.raises(KafkaTimeoutError, match="again"):
-            prepare(producer)
-        time.sleep(0.5)  # the delayed answer
-        prepared = producer.prepare_transaction()
-        assert producer.complete(prepared, commit=True) == "committed"
-        assert len(kafka.committed(GROUP)) == 1
-
-
-@pytest.mark.parametrize("has_failed", [False, True])
-def test_a_block_leaves_a_prepared_transaction_as_it_is(kafka, producer, has_failed):
-    prepared = None
-    try:
-        with producer.transaction() as block:
-            block.send("payments", b"1")
-            prepared = producer.prepare_transaction()
-            if has_failed:
-                raise ConnectionError("was the database's commit done?")
-    except ConnectionError:
-        pass
-    assert block.outcome == "open"
-    assert producer.transaction_state == "PREPARED_TRANSACTION"
-    assert producer.complete(prepared, commit=True) == "committed"
-    assert block.outcome == "committed"
-    assert values(kafka) == [b"1"]
-
-
-def test_a_block_whose_transaction_is_lost_shows_it(kafka, producer):
-    with producer.transaction() as block:
-        block.send("payments", b"1")
-        prepared = producer.prepare_transaction()
-        kafka.time_out_transaction("t")
-        assert producer.complete(prepared, commit=True) == "lost"
-    assert block.outcome == "aborted"
-
-
-def test_a_block_that_another_process_has_committed_is_never_called_aborted(
-    kafka, producer, other
-):
-    with producer.transaction() as block:
-        block.send("payments", b"1")
-        prepared = producer.prepare_transaction()
-    other.complete(prepared, commit=True)
-    other.init_transactions()
-    with pytest.raises(KafkaError):
-        producer.commit_transaction()  # fenced
-    assert block.outcome == "unknown"
-    assert producer.complete(prepared, commit=True) == "committed"
-    assert block.outcome == "committed"
-
 
 # --- what the answers mean -----------------------------------------------------------------------
 
@@ -435,129 +216,86 @@ def test_another_threads_block_is_not_completed(producer):
         assert producer.complete(prepared, commit=True) == "committed"
 
 
-# --- recovery ------------------------------------------------------------------------------------
+def test_a_decision_that_is_no_bool_is_refused(kafka, producer, other):
+    prepared = prepare(producer)
+    for completer in (producer, other):
+        with pytest.raises(TypeError, match=r"must be True or False, not 'abort'"):
+            completer.complete(prepared, commit="abort")
+    assert producer.complete(prepared, commit=True) == "committed"
+
+
+# --- an end that has timed out -------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty(kafka):
+    with kafka.producer("t", max_block_ms=300) as producer:
+        producer.init_transactions()
+        yield producer
+
+
+def time_out(kafka, hasty, prepared, *, commit):
+    kafka.delay("EndTxn", 0.6)
+    with pytest.raises(KafkaTimeoutError):
+        hasty.complete(prepared, commit=commit)
+    time.sleep(0.5)  # the delayed answer
+
+
+def goes_on(producer):
+    return producer.complete(prepare(producer, b"2"), commit=True) == "committed"
 
 
 @DECISIONS
-def test_recovery_comes_before_the_initialization(kafka, producer, other, commit):
-    text = str(prepare(producer))
-    told: list[str] = []
-    other.init_transactions(recover=lambda: StoredDecision(text, commit, told.append))
-    assert told == ["committed" if commit else "aborted"]
-    assert other.transaction_state == "READY"
-    assert values(kafka) == ([b"1"] if commit else [])
+def test_the_same_call_again_sees_it(kafka, hasty, commit):
+    prepared = prepare(hasty)
+    time_out(kafka, hasty, prepared, commit=commit)
+    assert hasty.complete(prepared, commit=commit) == ("committed" if commit else "aborted")
+    assert goes_on(hasty)
 
 
-def test_a_plain_pair_will_do(kafka, producer, other):
-    prepared = prepare(producer)
-    other.init_transactions(recover=lambda: (prepared, True))
+@DECISIONS
+def test_a_call_with_the_other_decision_learns_how_it_ended(kafka, hasty, commit):
+    prepared = prepare(hasty)
+    time_out(kafka, hasty, prepared, commit=commit)
+    assert hasty.complete(prepared, commit=not commit) == ("committed" if commit else "lost")
+    assert goes_on(hasty)
+
+
+def test_an_end_that_is_still_under_way_is_not_given_up_for_the_other_one(kafka, hasty):
+    prepared = prepare(hasty)
+    kafka.delay("EndTxn", 0.8)
+    for commit in (True, False):
+        with pytest.raises(KafkaTimeoutError, match=r"commit_transaction\(\)"):
+            hasty.complete(prepared, commit=commit)
+    time.sleep(0.4)  # the delayed answer
+    assert hasty.complete(prepared, commit=False) == "committed"
+    assert goes_on(hasty)
+
+
+def test_a_later_transaction_is_not_ended_in_place_of_one_that_another_thread_has_completed(
+    kafka, producer, monkeypatch
+):
+    prepared, end = prepare(producer), producer._end
+
+    def end_late(call, begin):
+        monkeypatch.undo()
+        assert producer.complete(prepared, commit=True) == "committed"
+        producer.begin_transaction()
+        producer.send("payments", b"half", partition=1)
+        end(call, begin)
+
+    monkeypatch.setattr(producer, "_end", end_late)
+    with pytest.raises(IllegalStateError, match="another thread has completed"):
+        producer.complete(prepared, commit=True)
+    producer.abort_transaction()
     assert values(kafka) == [b"1"]
 
 
-def test_without_a_stored_token_the_initialization_aborts_what_was_prepared(
-    kafka, producer, other
-):
-    prepared = prepare(producer)
-    other.init_transactions(recover=lambda: None)
-    assert producer.complete(prepared, commit=True) == "lost"
-    assert values(kafka) == []
-
-
-def test_a_lost_transaction_stops_the_recovery_before_the_initialization(kafka, producer):
-    prepared = prepare(producer)
-    kafka.time_out_transaction("t")
-    for _ in range(2):
-        with kafka.producer("t") as other:
-            with pytest.raises(TransactionAbortedError, match="Write its records again") as told:
-                other.init_transactions(recover=lambda: (prepared, True))
-            assert told.value.recovery == "fix"
-            with pytest.raises(IllegalStateError, match="closed"):
-                other.init_transactions()
-    with kafka.producer("t") as other:
-        other.init_transactions()
-        assert other.complete(prepare(other), commit=True) == "committed"
-
-
-def test_a_recovery_that_returns_something_else_is_refused(other):
-    with pytest.raises(TypeError, match=r"must return \(token, commit\)"):
-        other.init_transactions(recover=lambda: "v1:text")
-
-
-def test_an_unknown_outcome_stops_the_recovery(producer, other):
-    first = prepare(producer)
-    producer.complete(first, commit=True)
-    producer.complete(prepare(producer), commit=True)
-    with pytest.raises(CommitOutcomeUnknownError, match="Look for its records"):
-        other.init_transactions(recover=lambda: (first, True))
-
-
-def test_a_decision_to_abort_that_came_too_late_stops_the_recovery(producer, other):
+def test_a_completion_that_is_repeated_logs_no_error(producer, other, caplog):
     prepared = prepare(producer)
     producer.complete(prepared, commit=True)
-    with pytest.raises(IllegalStateError, match="two parties have decided"):
-        other.init_transactions(recover=lambda: (prepared, False))
-
-
-def test_a_producer_that_is_initialized_recovers_nothing(producer):
-    def never():
-        raise AssertionError
-
-    with pytest.raises(IllegalStateError):
-        producer.init_transactions(recover=never)
-
-
-# --- the time-out --------------------------------------------------------------------------------
-
-
-def warnings_of(caplog, kafka, **settings):
-    caplog.set_level(logging.INFO, "txnproducer._shell.completing")
-    with kafka.producer("t", **settings) as producer:
-        producer.init_transactions()
-        for _ in range(2):
-            producer.complete(prepare(producer), commit=True)
-    return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-def test_a_time_out_below_the_brokers_limit_is_warned_of_once(kafka, caplog):
-    ((level, text),) = warnings_of(caplog, kafka, transaction_timeout_ms=60_000)
-    assert level == "WARNING"
-    assert "is aborted after 60 s" in text
-    assert "(it is 900000)" in text
-
-
-def test_the_brokers_limit_as_the_time_out_is_no_mistake(kafka, caplog):
-    ((level, _),) = warnings_of(caplog, kafka, transaction_timeout_ms=900_000)
-    assert level == "INFO"
-
-
-def test_the_deadline_counts_from_the_first_record(kafka, producer):
-    producer.begin_transaction()
-    before_ms = time.time() * 1000
-    producer.send("payments", b"1").result()
-    time.sleep(1.0)
-    deadline_ms = producer.prepare_transaction().deadline_ms
-    timeout_ms = producer._config.transaction_timeout_ms
-    assert deadline_ms == pytest.approx(before_ms + timeout_ms, abs=700)
-
-
-def test_a_transaction_without_a_time_out_has_no_deadline(caplog):
-    endless = 2**31 - 1
-    with InMemoryKafka({"payments": 2}, max_transaction_timeout_ms=endless) as kafka:
-        assert warnings_of(caplog, kafka, transaction_timeout_ms=endless) == []
-        with kafka.producer("t", transaction_timeout_ms=endless) as producer:
-            producer.init_transactions()
-            prepared = prepare(producer)
-    assert prepared.deadline_ms is None
-    assert PreparedTransaction.parse(str(prepared)) == prepared
-
-
-def test_a_function_of_run_transaction_that_prepares_is_refused(kafka, producer):
-    prepared = []
-
-    def prepare_it(transaction):
-        transaction.send("payments", b"1")
-        prepared.append(producer.prepare_transaction())
-
-    with pytest.raises(IllegalStateError, match="which this call does not end"):
-        producer.run_transaction(prepare_it)
-    assert producer.complete(prepared[0], commit=True) == "committed"
+    with producer.transaction():
+        producer.send("payments", b"2")
+    caplog.set_level(logging.INFO, "txnproducer")
+    assert other.complete(prepared, commit=True) == "committed"
+    assert [line for line in caplog.messages if "cannot go on" in line] == []

@@ -5,89 +5,18 @@ from __future__ import annotations
 import sys
 
 import pytest
+import sqlalchemy as sa
 
 from tests.test_pages import names_of
+from tests.two_phase.processes import booked, sent, stored
 from txnproducer import CommitOutcomeUnknownError, IllegalStateError, ProducerFencedError
 from txnproducer.errors import (
     InvalidConfigurationError,
     KafkaTimeoutError,
     TransactionAbortedError,
 )
-from txnproducer.testing import InMemoryKafka
 from txnproducer.two_phase import SqlAlchemyDecisions, decisions_table
-
-sa = pytest.importorskip("sqlalchemy", reason="the extra sqlalchemy is not installed")
-
-
-@pytest.fixture
-def kafka():
-    with InMemoryKafka(topics={"payments": 1}) as kafka:
-        yield kafka
-
-
-@pytest.fixture
-def engine(tmp_path):
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'payments.db'}")
-    with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE payments (amount INTEGER UNIQUE)"))
-    yield engine
-    engine.dispose()
-
-
-class Process:
-    """A process with a producer of the id, and the decisions."""
-
-    def __init__(self, kafka, engine):
-        self.decisions = SqlAlchemyDecisions(engine, "t")
-        self.decisions.create_table()
-        self.producer = kafka.producer("t")
-
-    def start(self):
-        self.producer.init_transactions(recover=self.decisions.recover)
-        return self
-
-    def pay(self, amount):
-        with self.decisions.transaction(self.producer) as connection:
-            connection.execute(sa.text("INSERT INTO payments VALUES (:n)"), {"n": amount})
-            self.producer.send("payments", b"%d" % amount)
-
-    def prepare(self, amount):
-        self.producer.begin_transaction()
-        self.producer.send("payments", b"%d" % amount)
-        return self.producer.prepare_transaction()
-
-    def decide(self, engine, amount, prepared):
-        with engine.begin() as connection:
-            connection.execute(sa.text("INSERT INTO payments VALUES (:n)"), {"n": amount})
-            self.decisions.record(connection, prepared)
-
-
-@pytest.fixture
-def start(kafka, engine):
-    processes = []
-
-    def start():
-        processes.append(Process(kafka, engine))
-        return processes[-1].start()
-
-    yield start
-    for process in processes:
-        process.producer.close()
-
-
-def booked(engine):
-    with engine.connect() as connection:
-        rows = connection.execute(sa.text("SELECT amount FROM payments ORDER BY amount"))
-        return [row.amount for row in rows]
-
-
-def sent(kafka):
-    return [int(record.value) for record in kafka.records("payments")]
-
-
-def stored(engine):
-    with engine.connect() as connection:
-        return connection.execute(sa.text("SELECT prepared FROM kafka_decisions")).scalar_one()
+from txnproducer.two_phase.decision_row import DecisionRow
 
 
 def test_both_are_committed_one_after_the_other(kafka, engine, start):
@@ -172,102 +101,6 @@ def test_a_take_over_sees_a_decision_that_was_stored_before_it(kafka, engine, st
     assert booked(engine) == sent(kafka) == [1, 2]
 
 
-def commit_then(monkeypatch, follow_up, *, is_done=True):
-    """Let the next commit of the database be done, or not, and then something else happen."""
-    real = sa.Connection.commit
-
-    def commit(connection):
-        monkeypatch.undo()
-        if is_done:
-            real(connection)
-        follow_up(connection)
-
-    monkeypatch.setattr(sa.Connection, "commit", commit)
-
-
-def lose_the_answer(_):
-    raise ConnectionError("the answer is lost")
-
-
-def test_a_database_that_refuses_to_commit_leaves_neither(kafka, engine, start):
-    with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE owners (id INTEGER PRIMARY KEY)"))
-        connection.execute(
-            sa.text(
-                "CREATE TABLE owned (owner INTEGER REFERENCES owners (id)"
-                " DEFERRABLE INITIALLY DEFERRED)"
-            )
-        )
-    process = start()
-
-    def pay_nobody():
-        with process.decisions.transaction(process.producer) as connection:
-            connection.execute(sa.text("PRAGMA defer_foreign_keys = ON"))
-            connection.execute(sa.text("INSERT INTO owned VALUES (7)"))
-            process.producer.send("payments", b"1")
-
-    sa.event.listen(engine, "checkout", lambda raw, *_: raw.execute("PRAGMA foreign_keys = ON"))
-    with pytest.raises(sa.exc.IntegrityError):
-        pay_nobody()
-    process.pay(2)
-    assert booked(engine) == sent(kafka) == [2]
-
-
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_commit_that_raises_is_judged_by_the_rest_of_its_session(
-    kafka, engine, start, monkeypatch, is_done
-):
-    process = start()
-    commit_then(monkeypatch, lose_the_answer, is_done=is_done)
-    if is_done:
-        process.pay(1)
-    else:
-        with pytest.raises(ConnectionError, match="the answer is lost"):
-            process.pay(1)
-    assert booked(engine) == sent(kafka) == ([1] if is_done else [])
-    process.pay(2)
-
-
-def break_the_session(connection):
-    connection.invalidate()
-    raise ConnectionError("the server has closed the connection")
-
-
-def refuse_the_look(connection):
-    def refuse(*_):
-        raise ConnectionError("no route to the database")
-
-    connection.rollback = refuse
-    lose_the_answer(connection)
-
-
-def be_overtaken(connection):
-    connection.execute(sa.text("UPDATE kafka_decisions SET generation = generation + 1"))
-    connection.commit()
-    lose_the_answer(connection)
-
-
-def interrupt(_):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    "follow_up", [break_the_session, refuse_the_look, be_overtaken, interrupt]
-)
-def test_a_commit_of_unknown_success_leaves_the_transaction_prepared(
-    kafka, engine, start, monkeypatch, follow_up
-):
-    process = start()
-    commit_then(monkeypatch, follow_up)
-    with pytest.raises((ConnectionError, KeyboardInterrupt)) as lost:
-        process.pay(1)
-    assert "is left prepared. Close the producer" in lost.value.__notes__[-1]
-    assert sent(kafka) == []
-    process.producer.close()
-    start()
-    assert booked(engine) == sent(kafka) == [1]
-
-
 def test_the_token_of_a_transaction_that_the_brokers_have_aborted_is_kept(kafka, engine, start):
     process = start()
     process.decide(engine, 1, process.prepare(1))
@@ -281,22 +114,6 @@ def test_the_token_of_a_transaction_that_the_brokers_have_aborted_is_kept(kafka,
     process.decisions.forget(text)
     start().pay(2)
     assert sent(kafka) == [2]
-
-
-def test_a_time_out_between_both_commits_is_raised(kafka, engine, start, monkeypatch):
-    process = start()
-    real = sa.Connection.commit
-
-    def commit_late(connection):
-        real(connection)
-        monkeypatch.undo()
-        kafka.time_out_transaction("t")
-
-    monkeypatch.setattr(sa.Connection, "commit", commit_late)
-    with pytest.raises(TransactionAbortedError) as lost:
-        process.pay(1)
-    assert "The database has committed, and its token" in lost.value.__notes__[0]
-    assert stored(engine) is not None
 
 
 def test_a_later_decision_is_not_forgotten_with_an_earlier_one(engine, start):
@@ -330,12 +147,12 @@ def test_a_process_that_sleeps_before_its_initialization_aborts_no_decided_trans
 ):
     sleeper, awake = SqlAlchemyDecisions(engine, "t"), SqlAlchemyDecisions(engine, "t")
     awake.create_table()
-    usual = SqlAlchemyDecisions._take_over
+    usual = DecisionRow.take_over
     producers = [kafka.producer("t"), kafka.producer("t")]
 
     def take_over_and_sleep(decisions):
         usual(decisions)
-        if decisions is sleeper:
+        if decisions is sleeper._row:
             producers[1].init_transactions(recover=awake.recover)
             producers[1].begin_transaction()
             producers[1].send("payments", b"1")
@@ -343,7 +160,7 @@ def test_a_process_that_sleeps_before_its_initialization_aborts_no_decided_trans
             with engine.begin() as connection:
                 awake.record(connection, prepared)
 
-    monkeypatch.setattr(SqlAlchemyDecisions, "_take_over", take_over_and_sleep)
+    monkeypatch.setattr(DecisionRow, "take_over", take_over_and_sleep)
     with pytest.raises(ProducerFencedError, match="has taken over the decisions"):
         producers[0].init_transactions(recover=sleeper.recover)
     text = stored(engine)
@@ -410,7 +227,7 @@ def test_the_token_of_a_transaction_that_nobody_has_completed_is_not_replaced(
 def test_two_processes_may_add_the_row_of_an_id_at_once(engine, monkeypatch):
     first, second = SqlAlchemyDecisions(engine, "t"), SqlAlchemyDecisions(engine, "t")
     first.create_table()
-    real = SqlAlchemyDecisions._raise_generation
+    real = DecisionRow._raise_generation
     race = iter(["the other one was faster"])
 
     def raise_generation(decisions):
@@ -419,9 +236,9 @@ def test_two_processes_may_add_the_row_of_an_id_at_once(engine, monkeypatch):
             raise sa.exc.IntegrityError("INSERT", {}, ValueError("the row exists"))
         return real(decisions)
 
-    monkeypatch.setattr(SqlAlchemyDecisions, "_raise_generation", raise_generation)
+    monkeypatch.setattr(DecisionRow, "_raise_generation", raise_generation)
     assert recovered(first) is None
-    assert (first._generation, second._generation) == (2, 1)
+    assert (first._row._generation, second._row._generation) == (2, 1)
 
 
 def test_the_steps_of_the_page_commit_both(kafka, engine, start):

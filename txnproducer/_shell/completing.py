@@ -43,6 +43,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 __all__ = [
     "NO_TIMEOUT_MS",
     "Questions",
+    "check_decision",
     "check_id",
     "end_stored",
     "held",
@@ -51,6 +52,7 @@ __all__ = [
     "newest",
     "refuse_other_end",
     "stored_entry",
+    "told_by_end",
     "told_by_entry",
     "warn_of_timeout",
 ]
@@ -179,36 +181,31 @@ def warn_of_timeout(
 
 
 def held(found: Stored | AbstractContextManager[Stored]) -> AbstractContextManager[Stored]:
-    """Return the result of a recovery as a context manager.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if isinstance(found, AbstractContextManager):
-        return found
-    if found is not None and not isinstance(found, tuple):
-        raise TypeError(
-            f"recover() returned {found!r:.60}: it must return (token, commit), a StoredDecision,"
-            " or None"
-        )
-    return nullcontext(found)
+    """Return the result of a recovery as a context manager."""
+    return found if isinstance(found, AbstractContextManager) else nullcontext(found)
 
 
 def end_stored(found: Stored, complete: Callable[..., Completion]) -> None:
     """Complete a stored transaction, and note its outcome.
 
     Raises:
+        TypeError: it is no token with a decision.
         TransactionAbortedError, CommitOutcomeUnknownError, IllegalStateError: see
             `refuse_other_end`.
     """
     if found is None:
         return
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
+        raise TypeError(
+            f"recover() returned {found!r:.60}: it must return (token, commit), a StoredDecision,"
+            " or None"
+        )
     stored = StoredDecision(*found)
     token = PreparedTransaction.of(stored.prepared)
     outcome = complete(token, commit=stored.commit)
-    if stored.completed is not None:
-        stored.completed(outcome)
-    refuse_other_end(token, outcome, commit=stored.commit)
+    is_dealt_with = stored.completed is not None and stored.completed(outcome) is True
+    if not is_dealt_with:
+        refuse_other_end(token, outcome, commit=stored.commit)
 
 
 # --- a transaction is completed ------------------------------------------------------------------
@@ -221,6 +218,23 @@ def is_clear(error: KafkaError) -> bool:
     """
     is_mistake = isinstance(error, ClaimRefusedError | IllegalStateError)
     return is_mistake or error.recovery in ("resume", "fix")
+
+
+def check_decision(commit: bool) -> None:
+    """Refuse a decision that is not a bool: "abort" is true, and would commit.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(commit, bool):
+        raise TypeError(f"the decision (commit) must be True or False, not {commit!r:.40}")
+
+
+def told_by_end(*, is_committed: bool, commit: bool) -> Completion:
+    """Return the outcome of a transaction that was ended here, as decided or otherwise."""
+    if is_committed:
+        return "committed"
+    return "lost" if commit else "aborted"
 
 
 def check_id(prepared: PreparedTransaction, transactional_id: str | None) -> None:

@@ -8,6 +8,7 @@ decide it. Must not know: how a transaction begins and ends, how a question is a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -69,6 +70,8 @@ class _Doubt:
 
 class OutcomeKeeper(RecordWriter):
     """A producer that knows the outcome of its latest transaction."""
+
+    _owned = staticmethod(refusals.owned)
 
     def _open(self, config: ProducerConfig) -> None:
         self._transaction: _Block | None = None
@@ -146,6 +149,20 @@ class OutcomeKeeper(RecordWriter):
         manager = self._core.transaction_manager
         return manager is not None and manager.may_have_begun_again
 
+    def _check_owner(self, call: str) -> None:
+        """Refuse a thread that does not own the open block. Call with the lock held."""
+        block = self._transaction
+        if block is not None and not block.can_be_ended_here():
+            raise self._owned(call)
+
+    def _end(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
+        self._check_usable(call)  # first: if it refuses, the lock may not be available either
+        try:
+            self._await(call, begin)
+        except KafkaError as error:
+            self._settle_failed_end(call, error)
+            raise
+
     def _settle_failed_end(self, call: str, error: KafkaError) -> None:
         """Note that an end has failed. Raise the lost commit before it, if that counts more."""
         with self._lock:
@@ -163,14 +180,19 @@ class OutcomeKeeper(RecordWriter):
         # Another process may have ended it: this producer's failure says nothing about that.
         return machine.has_fatal_error or self._resolved != "unknown"
 
-    def _holds(self, prepared: PreparedTransaction) -> bool:
-        """Return whether this producer can end a prepared transaction as its own."""
+    def _own_end(self, prepared: PreparedTransaction, *, commit: bool) -> str | None:
+        """Return the call by which this producer ends a prepared transaction as its own.
+
+        It is None if the transaction is not its own, or not any more. An end that has timed out
+        goes on, also if it is not the one that is asked for. Call with the lock held.
+        """
         manager = self._core.transaction_manager
-        with self._lock:
-            is_own = manager is not None and manager.share.is_prepared
-            # One that has failed ends nothing any more.
-            is_well = manager is not None and not manager.machine.has_error
-            return is_own and is_well and prepared == self._prepared
+        # A producer that has failed ends nothing any more.
+        if manager is None or manager.machine.has_error or prepared != self._prepared:
+            return None
+        if manager.unseen_end is not None or not manager.share.is_prepared:
+            return manager.unseen_end
+        return "commit_transaction" if commit else "abort_transaction"
 
     def _note_completion(self, prepared: PreparedTransaction, outcome: Completion) -> None:
         """Note the outcome of a transaction, which may be this producer's own."""

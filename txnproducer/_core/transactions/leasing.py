@@ -368,7 +368,7 @@ class TransactionLeasing:
         # A lease with claims does not say whether its holder has added offsets: it may have.
         if lease.is_started or lease.claims:
             self._progress.open.start()
-        self._hold(lease, SharePart.PREPARED if is_prepared else part)
+        self._hold(lease, SharePart.COMPLETING if is_prepared else part)
         if is_prepared:
             self._machine.transition_to(_S.PREPARED_TRANSACTION)
 

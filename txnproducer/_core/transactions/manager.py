@@ -202,6 +202,11 @@ class TransactionManager:
             check=self.fail_with_error,
         )
 
+    @property
+    def unseen_end(self) -> str | None:
+        """See `PendingOperations.unseen_end`."""
+        return self._pending.unseen_end
+
     def _start_commit(self, result: TransactionalRequestResult) -> None:
         self.commit_result = result
         self.machine.go_to(_S.COMMITTING_TRANSACTION)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -69,6 +70,9 @@ class TransactionalRequestResult:
         return f"<TransactionalRequestResult {self.operation}: {end}>"
 
 
+_ENDS: Final = (TransactionState.COMMITTING_TRANSACTION, TransactionState.ABORTING_TRANSACTION)
+
+
 @dataclass(slots=True)
 class PendingOperation:
     """An operation whose end its caller has not seen.
@@ -101,6 +105,12 @@ class PendingOperations:
         if self._held is not None and self._held.result.is_acked:
             self._held = None
         return self._held
+
+    @property
+    def unseen_end(self) -> str | None:
+        """The call that ends the transaction, while its caller has not seen the end."""
+        pending = self.unseen()
+        return pending.result.operation if pending is not None and pending.kind in _ENDS else None
 
     def refuse_others(self, operation: str) -> None:
         """Refuse a call while an earlier call's end was not seen.

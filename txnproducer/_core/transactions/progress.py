@@ -43,7 +43,7 @@ from txnproducer._core.transactions.requests import (
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
-from txnproducer._core.transactions.share import Share
+from txnproducer._core.transactions.share import Share, SharePart
 from txnproducer._core.transactions.state import (
     TransactionState,
     TransactionStateMachine,
@@ -341,6 +341,8 @@ class TransactionProgress:
         if not machine.has_fatal_error:
             error.recovery = recovery_when_fatal(error)
             machine.transition_to(_S.FATAL_ERROR, error)
+            if self.share.part is SharePart.COMPLETING:
+                level = logging.DEBUG  # the one who asked for the end judges by other evidence
             _LOG.log(level, "%s: cannot go on: %s", self.name, error)
         # With the first error: this one may be its consequence.
         self.fail_all(machine.last_error or error)

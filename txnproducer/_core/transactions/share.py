@@ -60,11 +60,13 @@ class SharePart(Enum):
         " records before receipt()"
     )
     PREPARED = "the transaction is prepared, so nothing may be added. complete() it, or close()"
+    COMPLETING = "this producer only ends a transaction that another one has prepared. Close it"
     GONE = "the transaction was handed over to another process, which ends it. Close this producer"
 
 
 _MAY_WRITE: Final = (SharePart.ALONE, SharePart.PARTICIPANT)
-_MAY_END: Final = (SharePart.ALONE, SharePart.HOLDER, SharePart.HEIR, SharePart.PREPARED)
+_PREPARED: Final = (SharePart.PREPARED, SharePart.COMPLETING)
+_MAY_END: Final = (SharePart.ALONE, SharePart.HOLDER, SharePart.HEIR, *_PREPARED)
 _ALLOWED: Final = MappingProxyType(
     {
         "init_transactions": _MAY_END,
@@ -112,7 +114,7 @@ class Share:
     @property
     def is_prepared(self) -> bool:
         """Whether another process may know the transaction as prepared, and end it."""
-        return self.part is SharePart.PREPARED
+        return self.part in _PREPARED
 
     def check(self, call: str) -> None:
         """Refuse a call that this part may not make.
