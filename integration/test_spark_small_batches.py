@@ -153,8 +153,10 @@ def test_a_driver_that_was_replaced_stops_and_takes_no_id_back(
         old.write(keyless(spark, 10, first=10 * number), number)
     new = make_sink(atomicity=atomicity, driver_rows=new_rows)
     new.write(keyless(spark, 10, first=20), 2)
-    with pytest.raises(StaleRunError):
+    with pytest.raises(StaleRunError) as stopped:
         old.write(keyless(spark, 10, first=30), 3)
+    if atomicity == "partition":
+        assert "Batch 3 may be committed" in str(stopped.value)
     assert new.write(keyless(spark, 10, first=30), 3).retries == 0
     wait_for(kafka, topic, expected(40))
 

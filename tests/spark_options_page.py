@@ -15,9 +15,9 @@ MORE = """\
 | `kafka.NAME` | | a setting of the producer, by [Java's name](configuration.md) |
 | | `options` | a dict of options |
 | | `on_event` | called in the tasks: `task_before_commit`, `task_after_commit`, `task_replayed` \
-("partition"), `task_before_claim`, `task_before_receipt`, `task_after_receipt` ("batch"); on the \
-driver: `batch_before_commit`, `batch_after_commit` ("batch" and "prepared"), `batch_decided` \
-("prepared"), `batch_done`; picklable. The data \
+("partition"), `task_before_claim`, `task_before_receipt`, `task_after_receipt` ("batch" \
+and "prepared"); on the driver: `batch_before_commit`, `batch_after_commit` ("batch" \
+and "prepared"), `batch_decided` ("prepared"), `batch_done`; picklable. The data \
 source calls the attribute `on_event` of its class, in the tasks with `task_before_lease`, \
 `task_after_lease`, `task_replayed`, and in the commit with `batch_before_commit`, \
 `partition_before_commit`, `partition_committed`, `batch_after_commit` |

@@ -10,7 +10,7 @@ import pytest
 from txnproducer.errors import KafkaTimeoutError
 from txnproducer.spark.driver.batch_retries import RunBounds
 from txnproducer.spark.driver.prepared_batch import _BatchRuns
-from txnproducer.spark.errors import BatchFailedError, StoppedError
+from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError, StoppedError
 from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.producers import CLOSE_AT_STOP_S
 from txnproducer.spark.tasks.participant import Part
@@ -28,6 +28,7 @@ class Runs:
     def __init__(self, failures=()):
         self.steps: list[Any] = []
         self.ids = self
+        self.over: dict[int, Any] = {}
         self._failures = dict(failures)
 
     def _step(self, name, step=None):
@@ -37,13 +38,13 @@ class Runs:
 
     def end(self, leases, settings, *, is_commit, timeout_ms=None):
         self._step("end", ("end", sorted(leases), is_commit, timeout_ms))
-        return {}
+        return self.over
 
     def decide(self, *_):
         self._step("decide")
 
-    def check_not_replaced(self):
-        self._step("look")
+    def check_not_replaced(self, decided=None):
+        self._step("look", "look" if decided is None else f"look, {decided} may be decided")
 
     def leave(self):
         self._step("leave")
@@ -87,5 +88,14 @@ def test_a_stop_that_came_while_no_broker_answered_asks_nothing_more(failing, is
     parts = [Part(None, 5, 50, "0" * 32, "", "abort", {}) for _ in LEASES]
     with pytest.raises(StoppedError if is_stopped else KafkaTimeoutError):
         attempts(runs, is_stopped)._end(ORDER, parts)
-    assert runs.steps[-1] == ("leave" if is_stopped else "look")
+    assert runs.steps[-1] == ("leave" if is_stopped else "look, 4 may be decided")
     assert not any(step[0] == "end" and not step[2] for step in runs.steps), "no abort"
+
+
+def test_a_part_that_was_over_before_its_end_may_be_another_drivers_to_complete():
+    runs = Runs()
+    runs.over = {1: LOST}
+    parts = [Part(None, 5, 50, "0" * 32, "", "abort", {}) for _ in LEASES]
+    with pytest.raises(CommitIncompleteError, match="part 1 was over before its end"):
+        attempts(runs)._end(ORDER, parts)
+    assert runs.steps[-2:] == ["leave", "look, 4 may be decided"]

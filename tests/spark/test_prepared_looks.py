@@ -292,3 +292,11 @@ def test_the_ids_of_a_run_are_taken_right_after_a_look(steps, monkeypatch, is_mo
         driver._fence([0, 1], OURS, {})
     move = ["move"] * is_moving
     assert steps == [*move, "look", "take", *move, "look"]
+
+
+def test_a_driver_that_was_replaced_says_how_much_may_be_written(steps):
+    way_out = "If two queries run, end one, or give it a sink id"
+    with pytest.raises(StaleRunError, match=rf"Nothing was written\. {way_out}"):
+        begun(steps, [OF_ANOTHER]).check_not_replaced()
+    with pytest.raises(StaleRunError, match=rf"Batch 7 may be committed: .*\. {way_out}"):
+        begun(steps, [OF_ANOTHER]).check_not_replaced(decided="7")

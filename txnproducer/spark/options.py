@@ -137,8 +137,8 @@ class SinkSettings:
     max_runs: int = _option(
         "maxRuns",
         number_of("an integer"),
-        "not with `partition`: how many runs of a batch may fail, the last one included; default"
-        " 3",
+        "how many runs of a batch may fail, the last one included; default 3. With `partition`"
+        " only of a batch that the driver writes",
         default=MAX_RUNS,
     )
     max_losses: int = _option(

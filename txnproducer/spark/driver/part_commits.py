@@ -355,7 +355,7 @@ def _prepared(part: OpenPart, batch: LedgerBatch, slot: Slot) -> _Prepared:
         raise BatchFailedError(
             f"partition {part.partition} found all of batch {part.batch_id} in the ledger, and"
             " now some of it is not there: the ledger was deleted meanwhile. Nothing was"
-            " committed"
+            " committed. Start the query again: its error names the ways to go on"
         )
     entry = LedgerEntry(part.batch_id, part.query_id, batch.writers, part.rows, part.digest)
     return _Prepared(part.partition, slot, part.lease, entry)

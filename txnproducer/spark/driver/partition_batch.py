@@ -37,6 +37,7 @@ from txnproducer.spark.ledger.rules import (
     check_run,
     check_without_frame,
     is_whole,
+    may_be_committed,
 )
 from txnproducer.spark.ledger.slots import Content, assign_slots
 from txnproducer.spark.ledger.store import REFRESH_AFTER_S, Ledger
@@ -357,7 +358,8 @@ class KeptTransaction(OwnTransaction):
     def _after_loss(self, error: KafkaError) -> PartitionReport:
         self._kept.let_go()  # its id is somebody else's
         # Another driver may have begun a run. A task leaves that to its driver.
-        check_run(self._look()[0], self._plan.run, self._plan.query_id)
+        outcome = may_be_committed(str(self._plan.batch_id))
+        check_run(self._look()[0], self._plan.run, self._plan.query_id, outcome)
         return super()._after_loss(error)
 
 

@@ -311,11 +311,11 @@ class _BatchRuns:
             self._runs.leave()  # the next run reads the decision, and ends what is left
             if isinstance(error, KafkaError):
                 self._partitions.raise_if_stopped()  # the question may wait as long once more
-                self._runs.check_not_replaced()
+                self._runs.check_not_replaced(decided=self._batch.name)
             raise
         if over:
             self._runs.leave()
-            self._runs.check_not_replaced()
+            self._runs.check_not_replaced(decided=self._batch.name)
             slot, loss = next(iter(over.items()))
             raise CommitIncompleteError(
                 f"batch {self._batch.name}: the transaction of part {slot} was over before "

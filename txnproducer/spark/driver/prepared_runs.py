@@ -40,7 +40,13 @@ from txnproducer.spark.ledger.decided_runs import (
 from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.named_runs import topic_ledger, write_run
-from txnproducer.spark.ledger.rules import LedgerRules, added_up, check_run, is_whole
+from txnproducer.spark.ledger.rules import (
+    LedgerRules,
+    added_up,
+    check_run,
+    is_whole,
+    may_be_committed,
+)
 from txnproducer.spark.ledger.store import Ledger
 
 _LOG = logging.getLogger(__name__)
@@ -177,21 +183,25 @@ class PreparedRuns(Runs):
         self.next_decision += 1
         self._planned_s = time.monotonic()
 
-    def check_not_replaced(self) -> None:
+    def check_not_replaced(self, decided: str | None = None) -> None:
         """Check that no other driver has begun a run.
+
+        Args:
+            decided: the name of a batch that may be decided, and so committed by the other one.
 
         Raises:
             StaleRunError: one has.
             KafkaError: the cluster refused, or did not answer.
         """
-        self._check_last(self._begun)
+        outcome = {} if decided is None else {"outcome": may_be_committed(decided)}
+        self._check_last(self._begun, **outcome)
 
-    def _check_last(self, plan: PlanEntry | None) -> None:
+    def _check_last(self, plan: PlanEntry | None, **outcome: str) -> None:
         """Check that no other driver has committed a plan since this one."""
         if plan is not None:
             # Waits for a plan that is undecided: it may be the other driver's.
             found, _ = self._ledger.read()
-            check_run(found, plan.run, plan.query_id)
+            check_run(found, plan.run, plan.query_id, **outcome)
 
     def leave(self) -> None:
         """Hold no id any more, and abort nothing: the parts may be decided."""

@@ -234,8 +234,21 @@ def check_owner(entry: LedgerEntry, name: str, query_id: str) -> None:
         )
 
 
-def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
+def may_be_committed(name: str) -> str:
+    """Return the sentence about a batch that another driver may have completed."""
+    return f"Batch {name} may be committed: do not write its rows by another way"
+
+
+def check_run(
+    plan: PlanEntry | None, run: int, query_id: str, outcome: str = "Nothing was written"
+) -> None:
     """Check that a run is still the current one.
+
+    Args:
+        plan: the sink's latest.
+        run: the number of this run.
+        query_id: of its query.
+        outcome: the sentence about what was written.
 
     Raises:
         StaleRunError: another run has begun, or the plan is gone.
@@ -250,7 +263,8 @@ def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
         raise StaleRunError(
             f"this is run {run} of query {query_id}, but run {plan.run} of query {plan.query_id} "
             "has begun: another driver writes with this sink id, or this task is left over from "
-            "an earlier attempt. Nothing was written"
+            f"an earlier attempt. {outcome}. If two queries run, end one, or give it a sink "
+            "id of its own"
         )
 
 

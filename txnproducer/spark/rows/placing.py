@@ -199,7 +199,8 @@ class PlaceFinder:
             if place is not None and not 0 <= place < self.partitions:
                 raise SinkError(
                     f"a row is for partition {place}; the topic has partitions 0 to"
-                    f" {self.partitions - 1}"
+                    f" {self.partitions - 1}. Filter such rows out. If partitions were added while"
+                    " the query ran, start it again"
                 )
 
 
