@@ -131,8 +131,8 @@ class OwnTransaction:
             raise BatchFailedError(
                 f"the driver has found batch {plan.batch_id} in the ledger of "
                 f"{self._slot.number}, and now it is not there: the ledger was deleted "
-                "meanwhile. This task has written nothing. Start the query again: its error names the"
-                " ways to go on without a ledger"
+                "meanwhile. This task has written nothing. Start the query again: its error names "
+                "the ways to go on"
             )
         return None
 
