@@ -51,6 +51,7 @@ def main() -> None:
                 if report is not None:
                     print(f"batch {report.batch_id}: {report.rows} rows")
         finally:
+            sink.close()  # the driver keeps a producer between batches
             spark.stop()
         found = values_in(servers, topic)
         print(f"read back: {len(found)} rows, {len(set(found))} of them different")

@@ -8,6 +8,7 @@ three. Beside the sink stands Spark's own "noop" format in a `foreachBatch`.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import threading
@@ -99,6 +100,7 @@ def _median(stop: Callable[[], float]) -> str:
 
 def main() -> None:
     """Print a row for each writer."""
+    argparse.ArgumentParser(description=__doc__).parse_args()  # so that --help starts nothing
     with tempfile.TemporaryDirectory() as made, EmbeddedKafka() as kafka:
         folder = Path(made)
         (folder / "in").mkdir()
