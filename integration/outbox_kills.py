@@ -142,7 +142,7 @@ def campaign(
     Args:
         servers: of Kafka.
         database: SQLAlchemy's URL.
-        kills: how many processes are killed, or stopped for a while.
+        kills: how many processes are killed. Others are stopped for a while.
         seed: of the choices.
         tell: called with a line now and then.
     """
@@ -165,7 +165,7 @@ def campaign(
             for relay, shards in zip(relays, _shared(border), strict=True):
                 relay.start(shards)
             next_s = time.monotonic() + rng.uniform(0.5, _LONGEST_LIFE_S)
-            while killed + slept < kills:
+            while killed < kills:
                 writer.write()
                 time.sleep(_ENQUEUE_S)  # the load that the relays have to keep up with
                 now_s = time.monotonic()

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -131,6 +132,7 @@ class Outcome:
     def take(self, answer: str, right: set[str], about: str = "") -> None:
         """Count how a process has ended, and note it if it must not end so."""
         self.answers[about + answer] += 1
+        self.kills["process"] += answer == "killed"
         if answer not in right:
             self.wrong.append(f"a process has {answer} after {self.kills.total()} kills")
 
@@ -139,8 +141,10 @@ def run(kafka: EmbeddedKafka, url: str, name: str, kills: int, seed: int) -> Out
     """Kill so many times, recover, and compare both sides."""
     rng, outcome = random.Random(seed), Outcome()
     with workers(kafka, url, name, NO_TIMEOUT_MS) as paying:
-        while outcome.kills.total() < kills:
-            turn, seconds = outcome.kills.total(), rng.uniform(0.0, _LONGEST_RUN_S)
+        for turn in count():
+            if outcome.kills.total() >= kills:
+                break
+            seconds = rng.uniform(0.0, _LONGEST_RUN_S)
             if turn % _BROKER_EVERY == _BROKER_EVERY - 1:
                 outcome.kills["broker"] += 1
                 restart = threading.Thread(target=_restart, args=(kafka, rng.uniform(0.2, 0.6)))
@@ -149,7 +153,6 @@ def run(kafka: EmbeddedKafka, url: str, name: str, kills: int, seed: int) -> Out
                 outcome.take(paying.ask(f"run {rng.uniform(0.5, 8.0):.3f}"), {"killed"})
                 restart.join()
             elif turn % _SLEEP_EVERY == 0:
-                outcome.kills["process"] += 1
                 other_s, awake_s = rng.uniform(0.3, 1.5), rng.uniform(0.1, 1.0)
                 answer = paying.ask(f"sleep {seconds + 0.2:.3f} {other_s:.3f} {awake_s:.3f}")
                 sleeper, other = answer.split()
@@ -157,7 +160,6 @@ def run(kafka: EmbeddedKafka, url: str, name: str, kills: int, seed: int) -> Out
                 outcome.take(other, {"killed", "locked"}, "the one that took over was ")
             else:
                 outcome.take(paying.ask(f"run {seconds:.3f}"), {"killed"})
-            outcome.kills["process"] += 1
         last = paying.ask("recover")
     rows, records = booked(url), sent(kafka.bootstrap_servers, name)
     outcome.payments = len(rows)

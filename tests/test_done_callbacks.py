@@ -105,6 +105,19 @@ def test_an_exception_is_logged_and_ends_neither_the_thread_nor_the_other_calls(
     assert caplog.text.count("a done-callback failed for <FutureRecordMetadata topic-0") == 3
 
 
+@both
+@pytest.mark.filterwarnings("error")
+def test_a_callback_whose_result_would_have_to_be_awaited_is_logged(ready, send, caplog):
+    async def note(_): ...
+
+    ready.begin_transaction()
+    future = send(ready)
+    future.add_done_callback(lambda done: note(done))
+    with caplog.at_level(logging.ERROR):
+        ready.commit_transaction()
+        wait_until(lambda: "returned an awaitable, which nothing awaits" in caplog.text)
+
+
 @pytest.mark.parametrize("send", [send_one, send_three])
 def test_a_function_is_called_for_records_that_are_aborted(ready, held, send):
     errors: list[object] = []

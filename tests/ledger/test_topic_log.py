@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import time
 from uuid import UUID
 
@@ -313,3 +315,16 @@ def test_a_reader_goes_on_from_a_snapshot_only_forwards(log):
     task = TopicLog("nowhere:9092", "t")
     task.go_on_from(known)
     assert read(task) == {"p0": b"a", "p1": b"b"}
+
+
+def test_a_fork_while_another_thread_reads_does_not_wait_for_that_thread():
+    before = topic_log.log_of("localhost:9092", "ledger")
+    with topic_log._LOCK, before._lock:
+        child = os.fork()
+        if child == 0:
+            # An exit code is all that the parent sees; a wait for a lock would be for ever.
+            signal.alarm(10)
+            after = topic_log.log_of("localhost:9092", "ledger")
+            os._exit(0 if after is not before and not after.snapshot().found else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    topic_log.forget_logs()

@@ -163,7 +163,15 @@ def _call(
     logged: type[BaseException] = BaseException,
 ) -> BaseException | None:
     try:
-        function(future)
+        told = function(future)
+        if inspect.isawaitable(told):
+            if inspect.iscoroutine(told):
+                told.close()
+            _LOG.error(
+                "a done-callback of %r returned an awaitable, which nothing awaits: call"
+                " loop.call_soon_threadsafe() in it, or await the future in a task",
+                future,
+            )
     except logged as error:  # users' code may raise anything
         _LOG.exception("a done-callback failed for %r", future)
         return error

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -293,6 +294,16 @@ class TopicLog:
 
 _LOGS: dict[tuple[str, str], TopicLog] = {}
 _LOCK = threading.Lock()
+
+
+def _begin_in_child() -> None:
+    # Another thread of the parent may have held a lock at the fork, for ever in the child.
+    global _LOCK
+    _LOCK = threading.Lock()
+    _LOGS.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def log_of(bootstrap_servers: str, topic: str, refusal: Refusal = LedgerError) -> TopicLog:
