@@ -55,6 +55,13 @@ SHOWS = {
         "found written when they were run again: 1",
         "read_committed sees 12 orders, 12 of them different",
     ],
+    "futures.py": [
+        "offsets by callbacks: [0, 1, 2, 3, 4]",
+        # A marker lies between two transactions.
+        "by concurrent.futures: [6, 7, 8, 9, 10]",
+        "awaited: [12, 13, 14, 15, 16]",
+        "read_committed sees 15 orders",
+    ],
     "payment.py": [
         "declined: 5000 is more than one may pay",
         "the program dies; read_committed sees: ['10', '20']",
