@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import threading
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.session import Batch, Record, TransactSession
+from txnproducer.session import session as session_module
 
 INPUT = TopicPartition("in", 0)
 METADATA = ConsumerGroupMetadata("group", 3, "member")
@@ -497,23 +500,76 @@ def test_a_producer_that_has_failed_ends_the_run(session, consumer, client):
         run_until(session, consumer, copy)
 
 
-def test_pauses_grow_while_a_failure_lasts(session, consumer, client):
-    class Stop(threading.Event):
-        pauses: ClassVar[list[float]] = []
+@pytest.fixture
+def pauses(monkeypatch):
+    """Return the seconds of a session's pauses, which take none."""
+    found: list[float] = []
+    monkeypatch.setattr(session_module, "pause", lambda stop, seconds: found.append(seconds))
+    return found
 
-        def wait(self, timeout=None):
-            self.pauses.append(timeout)
-            if len(self.pauses) == 9:
-                self.set()
-            return self.is_set()
 
+def steps(seconds):
+    """Return of pauses how often the first one was doubled: their jitter is a fifth."""
+    return [round(math.log2(each / 0.05)) for each in seconds if each]
+
+
+def test_pauses_grow_while_a_failure_lasts(session, client, pauses, monkeypatch):
+    stop = threading.Event()
+
+    def note(given, seconds):
+        assert given is stop
+        pauses.append(seconds)
+        if len(pauses) == 9:
+            stop.set()
+
+    monkeypatch.setattr(session_module, "pause", note)
     for _ in range(20):
         client.prepare_txn_offset_commit(error_code=22)
-    stop = Stop()
     session.run(copy, stop)
-    assert stop.pauses[:7] == sorted(stop.pauses[:7])
-    assert 0.05 <= stop.pauses[0] <= 0.1
-    assert 5.0 <= stop.pauses[-1] <= 5.05
+    assert steps(pauses[:6]) == [0, 1, 2, 3, 4, 5]
+    assert 4.0 <= pauses[-1] <= 6.0, "5 s at most, and their jitter"
+
+
+def test_pauses_are_short_again_after_a_commit(session, consumer, client, pauses):
+    for code in (22, 22, 22, 0, 22, 22):
+        client.prepare_txn_offset_commit(error_code=code)
+    run_until(session, consumer, copy)
+    assert steps(pauses) == [0, 1, 2, 0, 1]
+
+
+def test_each_record_that_fails_is_waited_for_by_its_own_failures(consumer, ready, client, pauses):
+    client.topics["dead"] = 1
+    session = joined(consumer, ready, dead_letter_topic="dead")
+
+    def fn(record, transaction):
+        raise ValueError("of the record")
+
+    run_until(session, consumer, fn)
+    assert steps(pauses) == [0, 1, 2] * 6, "six records, two in a batch"
+
+
+def test_a_handler_of_a_signal_may_set_the_event_during_a_pause(session, consumer):
+    class Trap(threading.Event):
+        """An event as it is for a handler that has come in the midst of `wait`."""
+
+        def wait(self, timeout=None):
+            pytest.fail("a handler that sets the event now would wait for its lock for ever")
+
+    calls: list[int] = []
+    stop = Trap()
+
+    def fn(record, transaction):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)  # in the pause of 0.16 s at least
+        raise ConnectionError
+
+    before = signal.signal(signal.SIGALRM, lambda *_: stop.set())
+    try:
+        session.run(fn, stop, retry_on=ConnectionError)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(calls) == 3
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -28,12 +28,14 @@ class PoisonError(Exception):
 
     Attributes:
         error: of the function.
+        count: of the record's failures.
         may_be_read_again: whether it may be called again, or has a dead-letter topic.
     """
 
-    def __init__(self, error: Exception, *, may_be_read_again: bool) -> None:
+    def __init__(self, error: Exception, count: int, *, may_be_read_again: bool) -> None:
         super().__init__(error)
         self.error = error
+        self.count = count
         self.may_be_read_again = may_be_read_again
 
 
@@ -88,9 +90,10 @@ class Failures:
             # Another error of Kafka's is of the transaction, and not of the record.
             if isinstance(error, KafkaError) and error.recovery != "fix":
                 raise
-            self._found[place] = count + 1, error
-            may = self._dead_letter_topic is not None or count + 1 < self._most
-            raise PoisonError(error, may_be_read_again=may) from error
+            count += 1
+            self._found[place] = count, error
+            may = self._dead_letter_topic is not None or count < self._most
+            raise PoisonError(error, count, may_be_read_again=may) from error
 
     def _bury(self, record: Record, transaction: Transaction, error: BaseException) -> None:
         place = f"{record.topic}-{record.partition}, offset {record.offset}"  # not its content

@@ -2,7 +2,7 @@
 
 Owns: the order of polls and transactions, the way back after an abort. Must not know: how a
 consumer's library names things (`kafka_python`), the end of a batch's transaction (`block`),
-records that fail again and again (`failures`), which failure is repeated (`transaction_runs`).
+records that fail again and again (`failures`), which failure is repeated (`passes`).
 Rules:
 * A batch is committed or given back before the next poll. So the position after an abort is the
   first record of the batch, unless partitions were lost meanwhile: then it is the committed one.
@@ -20,13 +20,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
 
-from txnproducer._shell.runs_in_threads import as_kinds, run_once
-from txnproducer._shell.transaction_runs import Bounds, Run, waits
-from txnproducer.errors import (
-    FencedInstanceIdError,
-    IllegalStateError,
-    KafkaError,
-)
+from txnproducer._shell.runs_in_threads import as_kinds
+from txnproducer._shell.stops import pause
+from txnproducer.errors import IllegalStateError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import TopicPartition
 from txnproducer.session.batch import Batch, Record, SessionConsumer
@@ -37,7 +33,8 @@ from txnproducer.session.clients import (
     made,
     refuse_bare,
 )
-from txnproducer.session.failures import Failures, PoisonError
+from txnproducer.session.failures import Failures
+from txnproducer.session.passes import Passes
 from txnproducer.transaction import Transaction
 
 __all__ = ["TransactSession"]
@@ -299,7 +296,7 @@ class TransactSession:
 
         Args:
             fn: gets each record, and the transaction of its batch.
-            stop: ends it, after the batch under way.
+            stop: ends it, after the batch under way. A signal's handler may set it.
             max_records: of one transaction.
             retry_on: exceptions of the function that are no failures of a record, such as those of
                 a database that is down. The batch is aborted and read again until it succeeds.
@@ -309,72 +306,19 @@ class TransactSession:
             Exception: of the function, without a dead-letter topic; or of the consumer's library,
                 for instance at a login.
         """
-        import tenacity  # late: one that processes batch by batch does not need it
-
-        kinds = as_kinds(retry_on)
-        # A failure that lasts must not take all of a processor.
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda is_committed: not is_committed),
-            wait=waits(),
-            stop=tenacity.stop_when_event_set(stop),
-            sleep=tenacity.sleep_using_event(stop),
-            retry_error_callback=lambda _: False,
-        )
+        passes = Passes(self._producer, self._failures, fn, as_kinds(retry_on))
         while not stop.is_set():
-            retrying(self._process_next, fn, stop, max_records, kinds)
-
-    def _process_next(
-        self,
-        fn: Callable[[Record, Transaction], object],
-        stop: threading.Event,
-        max_records: int,
-        retry_on: tuple[type[BaseException], ...],
-    ) -> bool:
-        """Process the next batch. Return whether it was committed; if not, it is read again."""
-        batch = Batch(())
-        while not batch and not stop.is_set():
             batch = self.poll(max_records=max_records)
-        return not batch or self._process(batch, fn, retry_on)
+            if batch:
+                pause(stop, self._process(batch, passes))
 
-    def _process(
-        self,
-        batch: Batch,
-        fn: Callable[[Record, Transaction], object],
-        retry_on: tuple[type[BaseException], ...],
-    ) -> bool:
-        def transform(transaction: Transaction) -> None:
-            for record in batch:
-                self._failures.process(record, fn, transaction, retry_on)
-
+    def _process(self, batch: Batch, passes: Passes) -> float:
+        """Process a batch. Return the seconds to wait before the next poll."""
         block = self._block_of(batch)
-        run: Run[SessionBlock, None] = Run(block, Bounds(retry_on=retry_on), has_look=False)
         try:
-            run_once(self._producer, transform, run, str)
-        except Exception as error:
-            if not self._is_read_again(error, run, retry_on):
-                raise
-            _LOG.warning("%d records are read again: %r", len(batch), error.__cause__ or error)
+            return passes.take(batch, block)
         finally:
             self._settle(batch, block.outcome)
-        return block.outcome == "committed"
-
-    def _is_read_again(
-        self,
-        error: Exception,
-        run: Run[SessionBlock, None],
-        retry_on: tuple[type[BaseException], ...],
-    ) -> bool:
-        """Return whether a batch is read again after an error. Raise a function's last error."""
-        if isinstance(error, (PoisonError, *retry_on)):
-            if isinstance(error, PoisonError) and not error.may_be_read_again:
-                raise error.error from None
-            return True
-        # A result that brokers refuse for good would be refused again and again.
-        cause = error.__cause__
-        is_for_good = isinstance(cause, KafkaError) and cause.recovery == "fix"
-        # Another process has this one's place in the group, and keeps it.
-        is_for_good = is_for_good or isinstance(error, FencedInstanceIdError)
-        return run.may_run_again and not is_for_good
 
     # --- the end -------------------------------------------------------------------------------
 
