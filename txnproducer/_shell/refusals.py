@@ -31,6 +31,7 @@ __all__ = [
     "flush_timed_out",
     "forked",
     "in_callback",
+    "name_way_out",
     "not_open",
     "of_another_cluster",
     "offsets_lost_in_callback",
@@ -114,6 +115,16 @@ def timed_out(
     text = " ".join(filter(None, sentences)).removesuffix(".")
     error = KafkaTimeoutError(f"{text}{rest}.")
     return caused_by(error, tries, are_cause=are_cause, refusal=refusal)
+
+
+def name_way_out(error: KafkaTimeoutError, way_out: str) -> None:
+    """Name a way out in the text of a call's time-out, in place of the producer's own calls."""
+    text = str(error)
+    for call in _HINTS:
+        text = text.replace(_GOES_ON.format(call=call).removesuffix("."), way_out)
+    for own in _WAYS_OUT.values():
+        text = text.replace(f". {own.removesuffix('.')}", "")
+    error.args = (text,)
 
 
 def _in_text(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:

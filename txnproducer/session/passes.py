@@ -53,7 +53,8 @@ class Passes:
         self._fn = fn
         self._retry_on = retry_on
         # The jitter keeps workers apart that have failed together.
-        self._backoff = ExponentialBackoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, random.Random())
+        rng = random.Random()  # noqa: S311 - no secret
+        self._backoff = ExponentialBackoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, rng)
         self._aborts = 0
 
     def take(self, batch: Batch, block: SessionBlock) -> float:
@@ -76,6 +77,7 @@ class Passes:
             run_once(self._producer, lambda txn: self._call(batch, txn), run, str)
         except Exception as error:
             if not self._is_read_again(error, run):
+                block.name_way_out(error)
                 raise
             _LOG.warning("%d records are read again: %r", len(batch), error.__cause__ or error)
             failed = error

@@ -92,6 +92,8 @@ class TransactSession:
         self._number = 0
         self._guard = threading.Lock()
         self._open: Batch | None = None
+        # Of the open batch, if its end was left under way, or its outcome is unknown.
+        self._left: SessionBlock | None = None
         # The generation and the member of the last poll.
         self._identity: tuple[int, str] | None = None
         # Where the next poll has to read first, and whether no partition was lost since.
@@ -183,15 +185,24 @@ class TransactSession:
     def poll(self, timeout: float = _POLL_S, max_records: int = 500) -> Batch:
         """Return the next records, or an empty batch after a time.
 
-        A batch with records must go through `transaction` before the next poll.
+        A batch with records must go through `transaction` before the next poll. If its commit has
+        timed out there, or its outcome is unknown, this call first waits for its end, up to the
+        producer's `max_block_ms`. It goes on after a committed batch, and back after an aborted
+        one.
 
         Args:
-            timeout: seconds.
+            timeout: seconds for records.
             max_records: at most.
 
         Raises:
             IllegalStateError: the batch before was neither committed nor given back.
+            KafkaTimeoutError: the commit of the batch before goes on; poll again to wait.
+            CommitOutcomeUnknownError: the outcome of the batch before stays unknown: make a new
+                session, which reads on from the committed offsets.
         """
+        if self._left is not None:
+            self._left.finish(self._producer)
+            self._settle(self._left)
         if self._open is not None:
             raise IllegalStateError(
                 f"the batch before, of {len(self._open)} records, was not processed: put it into"
@@ -249,7 +260,8 @@ class TransactSession:
         Its end adds the batch's offsets, and commits. If the group has given up on this consumer,
         or partitions were lost, the transaction is aborted and the block ends without an
         exception: its `outcome` is "aborted", and the next poll reads on from the committed
-        offsets. Any other exception aborts, and is raised; the records are then read again.
+        offsets. Any other exception aborts, and is raised; the records are then read again. After
+        a commit that has timed out, or with an unknown outcome, the next poll settles the batch.
 
         Args:
             batch: of the last poll.
@@ -260,6 +272,10 @@ class TransactSession:
         if batch is not self._open:
             what = "an empty batch needs no transaction" if not batch else "poll again"
             raise IllegalStateError(f"this is not the open batch of the last poll: {what}")
+        if self._left is not None:
+            raise IllegalStateError(
+                "the transaction of this batch has not ended yet: poll again, which waits for it"
+            )
         return self._block_of(batch)
 
     def _block_of(self, batch: Batch) -> SessionBlock:
@@ -268,16 +284,20 @@ class TransactSession:
     def _is_current(self, batch: Batch) -> bool:
         return batch.number == self._number
 
-    def _settle(self, batch: Batch, outcome: str) -> None:
+    def _settle(self, block: SessionBlock) -> None:
         """Note the end of a batch, and go back after an abort."""
-        if batch is not self._open or outcome in ("open", "unknown"):
-            return  # `run` goes on; otherwise the next poll says that the batch is open
-        self._open = None
+        if block.batch is not self._open:
+            return
+        outcome = block.outcome if block.has_begun else "aborted"
+        if outcome in ("open", "unknown"):
+            self._left = block  # for `run`, which goes on, or the next poll
+            return
+        self._open = self._left = None
         if outcome == "committed":
-            self._failures.forget_before(batch.next_offsets)
+            self._failures.forget_before(block.batch.next_offsets)
         else:
             # By the next poll: an error here would hide the reason of the abort.
-            self._back = batch.first_offsets, self._is_current(batch)
+            self._back = block.batch.first_offsets, self._is_current(block.batch)
 
     # --- many batches --------------------------------------------------------------------------
 
@@ -318,7 +338,7 @@ class TransactSession:
         try:
             return passes.take(batch, block)
         finally:
-            self._settle(batch, block.outcome)
+            self._settle(block)
 
     # --- the end -------------------------------------------------------------------------------
 
