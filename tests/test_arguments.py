@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from txnproducer import TransactionParticipant
+from txnproducer import TransactionParticipant, admin
 from txnproducer._shell.arguments import (
     check_claim,
     check_headers,
@@ -152,3 +152,17 @@ def test_a_place_may_be_a_number_of_numpy():
     place = check_place("t", np.int32(3), np.int64(1_700_000_000_000))
     assert place == (3, 1_700_000_000_000)
     assert {type(number) for number in place} == {int}
+
+
+@pytest.mark.parametrize(
+    ("question", "argument"),
+    [
+        (admin.topic_access, "topics"),
+        (admin.group_operations, "groups"),
+        (admin.committed_offsets, "groups"),
+        (admin.describe_transactions, "transactional_ids"),
+    ],
+)
+def test_a_question_about_several_names_refuses_a_str_before_it_connects(question, argument):
+    with pytest.raises(TypeError, match=rf"{argument} is 'abc': .* as in \['abc'\]"):
+        question("nowhere:9092", "abc")

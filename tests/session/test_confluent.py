@@ -91,7 +91,7 @@ def test_the_settings_that_a_session_needs_are_set_and_may_be_given():
     for given in ({}, REQUIRED, {"enable.auto.commit": "False"}):
         consumer = ConfluentConsumer({**SETTINGS, **given})
         consumer.check()
-        consumer.close()
+        consumer.close(5)
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, make):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,6 +45,7 @@ class Consumer:
         self.metadata = METADATA
         self.assigned = {INPUT}
         self.polls = 0
+        self.leaves_in_s = 0.0
 
     def check(self):
         self.log.append("check")
@@ -76,8 +79,9 @@ class Consumer:
         self.position = self.committed
         return True
 
-    def close(self):
-        self.log.append("close")
+    def close(self, timeout_s):
+        self.log.append(("close", timeout_s))
+        time.sleep(self.leaves_in_s)
 
 
 @pytest.fixture
@@ -723,6 +727,79 @@ def test_a_consumer_of_a_library_itself_is_refused_with_advice(ready, library, n
 def test_a_closed_session_leaves_the_group_and_closes_the_producer(session, consumer, ready):
     with session:
         pass
-    assert consumer.log[-1] == "close"
+    assert consumer.log[-1] == ("close", 5.0)
     with pytest.raises(KafkaError, match="closed"):
         ready.begin_transaction()
+
+
+@pytest.fixture
+def closes(ready, monkeypatch):
+    """Return the time-outs with which the producer of a session is closed."""
+    found: list[float | None] = []
+    monkeypatch.setattr(ready, "close", lambda timeout=None: found.append(timeout))
+    yield found
+    monkeypatch.undo()
+
+
+def test_a_time_out_of_close_is_for_the_consumer_and_the_producer_together(
+    session, consumer, closes
+):
+    consumer.leaves_in_s = 0.2
+    session.close(timeout=10)
+    session.close(timeout=0.1)
+    session.close()
+    assert [each for each in consumer.log if "close" in each] == [
+        ("close", 5.0),
+        ("close", 0.1),
+        ("close", 5.0),
+    ]
+    assert 9 < closes[0] <= 9.8
+    assert closes[1:] == [0, None]
+
+
+def test_a_negative_time_out_of_close_is_refused_before_anything_is_closed(
+    session, consumer, closes
+):
+    with pytest.raises(ValueError, match="timeout must not be negative: -1"):
+        session.close(timeout=-1)
+    assert consumer.log == closes == []
+
+
+def test_the_end_of_the_block_of_a_session_has_the_limits_of_that_of_a_producer(
+    session, ready, closes
+):
+    with session:
+        pass
+    with pytest.raises(SystemExit), session:
+        raise SystemExit
+    usual, after_error = closes
+    assert ready._delivery_s - 1 < usual <= ready._delivery_s
+    assert 29 < after_error <= 30
+
+
+@pytest.mark.parametrize(
+    ("topics", "error", "text"),
+    [
+        ("orders", TypeError, r"topics is 'orders': .* as in \['orders'\]"),
+        ([b"orders"], TypeError, "topics: a name must be a str, not b'orders'"),
+        (None, TypeError, "topics: a name must be a str, not None"),
+        ([], ValueError, "topics is empty"),
+    ],
+)
+@pytest.mark.parametrize("how", ["class", "for_kafka_python", "for_confluent"])
+def test_topics_that_are_no_list_of_names_are_refused_before_anything_is_made(
+    ready, client, topics, error, text, how
+):
+    consumer = Consumer()
+    count = len(client.requests)
+    if how == "class":
+        make = partial(TransactSession, consumer, ready)
+    else:
+        named = getattr(TransactSession, how)
+        make = partial(
+            named, group_id="group", transactional_id="txn", bootstrap_servers="localhost:1"
+        )
+    with pytest.raises(error, match=text):
+        make(topics)
+    assert consumer.log == []
+    assert len(client.requests) == count, "a producer would have been fenced"

@@ -1,6 +1,6 @@
 """The checks that turn the arguments of `send` into bytes, or refuse them.
 
-Owns: the checks of key, value, headers, partition, timestamp, time-out and claims.
+Owns: the checks of key, value, headers, partition, timestamp, time-out, names and claims.
 Must not know: producers, transactions, serializers. Nothing here changes any state, so a refused
 call has no effect.
 Rules: every refusal names the argument and the way out. A key or value that is a str is never
@@ -19,6 +19,7 @@ from txnproducer._record.format import MAX_INT64, Header
 
 __all__ = [
     "Headers",
+    "as_names",
     "check_claim",
     "check_headers",
     "check_place",
@@ -95,6 +96,26 @@ def _check_header(place: int, header: object) -> Header:
         f"headers[{place}] ({name!r}): the value must be bytes, str or None, not"
         f" {type(value).__name__}"
     )
+
+
+def as_names(argument: str, given: object) -> list[str]:
+    """Return names as a list.
+
+    Args:
+        argument: its name, for the message.
+        given: several names. A str alone is refused: its letters would be taken for names.
+
+    Raises:
+        TypeError: it is a str, or has something that is none; the error names the right form.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{argument} is {given!r}: it must be a list of names, as in [{given!r}]")
+    names: list[str] = []
+    for name in given if isinstance(given, Iterable) else [given]:
+        if not isinstance(name, str):
+            raise TypeError(f"{argument}: a name must be a str, not {name!r}")
+        names.append(name)
+    return names
 
 
 def check_place(

@@ -9,6 +9,7 @@ import kafka.errors
 from kafka import KafkaAdminClient
 
 from txnproducer._protocol.messages import TransactionDescription
+from txnproducer._shell.arguments import as_names
 from txnproducer.records import TopicPartition
 
 from ._connection import DEFAULT_TIMEOUT, ask
@@ -96,7 +97,7 @@ def describe_transactions(
 
     Arguments and errors, and the result for each id, are those of `describe_transaction`.
     """
-    names = list(transactional_ids)
+    names = as_names("transactional_ids", transactional_ids)
 
     def about(client: KafkaAdminClient, name: str) -> Any:
         try:

@@ -9,6 +9,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
+from txnproducer._shell.arguments import as_names
 from txnproducer.errors import KafkaError, UnstableOffsetCommitError
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
@@ -64,7 +65,7 @@ def group_operations(
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused.
     """
-    names = list(groups)
+    names = as_names("groups", groups)
 
     def question(client: KafkaAdminClient) -> dict[str, Any]:
         def request(group_ids: Iterable[str]) -> Any:
@@ -119,7 +120,7 @@ def committed_offsets(
         UnstableOffsetCommitError: a transaction stayed undecided all that time.
         KafkaError: the cluster refused.
     """
-    names = list(groups)
+    names = as_names("groups", groups)
     if not names:
         return {}
     places = None if partitions is None else [KafkaPartition(*place) for place in partitions]

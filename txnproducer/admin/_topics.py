@@ -12,6 +12,7 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from tenacity import retry_if_exception_type
 
+from txnproducer._shell.arguments import as_names
 from txnproducer.errors import (
     InvalidTopicError,
     TopicAuthorizationError,
@@ -252,7 +253,7 @@ def topic_access(
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused.
     """
-    names = list(topics)
+    names = as_names("topics", topics)
 
     def question(client: KafkaAdminClient) -> list[dict[str, Any]]:
         # Any broker may be asked, and one may not know a new topic yet.

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from txnproducer.records import TopicPartition
 
-__all__ = ["Batch", "Record", "SessionConsumer"]
+__all__ = ["LEAVE_S", "Batch", "Record", "SessionConsumer"]
+
+# A consumer gives up to leave its group after it: a process that ends has seconds.
+LEAVE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,10 @@ class SessionConsumer(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Leave the group, and commit nothing."""
+    def close(self, timeout_s: float) -> None:
+        """Leave the group, and commit nothing. A second call does nothing.
+
+        Args:
+            timeout_s: when it gives up to leave.
+        """
         ...

@@ -1,7 +1,7 @@
 """The two clients of a session: how they are made, and which consumers are refused.
 
-Owns: the libraries of the consumers, which are imported late, and what is closed if one of the two
-cannot be made. Must not know: polls, transactions.
+Owns: the libraries of the consumers, which are imported late, the names of the topics, and what is
+closed if one of the two cannot be made. Must not know: polls, transactions.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from txnproducer._shell.arguments import as_names
 from txnproducer._wire.called_tokens import with_token_provider
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.session.batch import SessionConsumer
+from txnproducer.session.batch import LEAVE_S, SessionConsumer
 
-__all__ = ["confluent_consumer", "kafka_python_consumer", "made", "refuse_bare"]
+__all__ = ["as_topics", "confluent_consumer", "kafka_python_consumer", "made", "refuse_bare"]
 
 _CONFLUENT: Final = (
     "use TransactSession.for_confluent. A consumer of this library does not show its settings, so"
@@ -31,6 +32,19 @@ _ADVICE: Final = {
     " thread. The `poll` of this library is asynchronous, and its member id is private, so that a"
     " consumer which its group has given up on could not be fenced",
 }
+
+
+def as_topics(topics: object) -> list[str]:
+    """Return the names of the topics to read from.
+
+    Raises:
+        TypeError: it is a str, whose letters would be the topics, or a name is none.
+        ValueError: it is empty.
+    """
+    names = as_names("topics", topics)
+    if not names:
+        raise ValueError("topics is empty: a session reads from one topic at least")
+    return names
 
 
 def refuse_bare(consumer: object) -> None:
@@ -97,6 +111,6 @@ def made(
         # which the offsets are not known as long as it is open.
         producer.init_transactions()
         consumer = make_consumer()
-        stack.callback(consumer.close)
+        stack.callback(consumer.close, LEAVE_S)
         yield consumer, producer
         stack.pop_all()

@@ -215,7 +215,7 @@ class ConfluentConsumer:
             return _is_later(error)
         return True
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the library has its own, 5 s
         """See `SessionConsumer`."""
         self._consumer.close()
 

@@ -38,8 +38,6 @@ REQUIRED = {
 }
 # Of one question. The session polls between two attempts, so that the consumer stays in its group.
 _COMMITTED_S = 1.0
-# `close` gives up after it: a process that ends has seconds.
-_CLOSE_S = 5.0
 
 
 class KafkaPythonConsumer:
@@ -134,9 +132,9 @@ class KafkaPythonConsumer:
         offset = self._consumer.committed(partition, timeout_ms=round(_COMMITTED_S * 1000))
         return offset
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
         """See `SessionConsumer`."""
-        self._consumer.close(autocommit=False, timeout_ms=round(_CLOSE_S * 1000))
+        self._consumer.close(autocommit=False, timeout_ms=round(timeout_s * 1000))
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed here

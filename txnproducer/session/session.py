@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import TracebackType
 from typing import Any, Final, Self
 
+from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.runs_in_threads import as_kinds
 from txnproducer._shell.stops import pause
 from txnproducer.errors import IllegalStateError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import TopicPartition
-from txnproducer.session.batch import Batch, Record, SessionConsumer
+from txnproducer.session.batch import LEAVE_S, Batch, Record, SessionConsumer
 from txnproducer.session.block import SessionBlock
 from txnproducer.session.clients import (
+    as_topics,
     confluent_consumer,
     kafka_python_consumer,
     made,
@@ -73,6 +77,8 @@ class TransactSession:
     Raises:
         InvalidConfigurationError: the consumer has settings with which records would be lost or
             doubled; the error names the setting.
+        TypeError: `topics` is a str: give a list of names.
+        ValueError: there is no topic, or `max_failures` is below 1.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class TransactSession:
         dead_letter_topic: str | None = None,
     ) -> None:
         self._failures = Failures(max_failures, dead_letter_topic)
+        wanted = as_topics(topics)
         refuse_bare(consumer)
         consumer.check()
         self._consumer = consumer
@@ -100,7 +107,7 @@ class TransactSession:
         self._back: tuple[dict[TopicPartition, int], bool] | None = None
         # How often the committed offsets were asked for since they were known.
         self._waits = 0
-        consumer.subscribe(topics, self._note_loss)
+        consumer.subscribe(wanted, self._note_loss)
 
     @classmethod
     def for_kafka_python(
@@ -128,6 +135,7 @@ class TransactSession:
             max_failures: see the class.
             dead_letter_topic: likewise.
         """
+        topics = as_topics(topics)  # before a producer fences the one before it
         make = partial(kafka_python_consumer, bootstrap_servers, group_id, consumer_settings or {})
         common = bootstrap_servers, transactional_id, producer_settings or {}
         with made(make, *common) as (consumer, producer):
@@ -165,6 +173,7 @@ class TransactSession:
             max_failures: see the class.
             dead_letter_topic: likewise.
         """
+        topics = as_topics(topics)  # before a producer fences the one before it
         make = partial(confluent_consumer, bootstrap_servers, group_id, consumer_settings or {})
         common = bootstrap_servers, transactional_id, producer_settings or {}
         with made(make, *common) as (consumer, producer):
@@ -342,15 +351,36 @@ class TransactSession:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Leave the group, and close the producer, which aborts an open transaction."""
+    def close(self, timeout: float | None = None) -> None:
+        """Leave the group, and close the producer, which aborts an open transaction.
+
+        A commit that has timed out is finished. A second call does nothing.
+
+        Args:
+            timeout: seconds for both, after which everything that is left fails by force; see
+                `TransactionalProducer.close`. None for 5 s to leave the group, and then the
+                producer's `delivery_timeout_ms`; 0 for at once. confluent-kafka's consumer has a
+                limit of its own, which is 5 s.
+
+        Raises:
+            ValueError: the time-out is negative.
+        """
+        left_s = None if timeout is None else to_seconds(timeout)
+        began_s = time.monotonic()  # noqa: TID251 - a wait above the core
         try:
-            self._consumer.close()
+            self._consumer.close(LEAVE_S if left_s is None else min(left_s, LEAVE_S))
         finally:
-            self._producer.close()
+            if left_s is not None:
+                left_s = max(0.0, left_s - (time.monotonic() - began_s))  # noqa: TID251 - likewise
+            self._producer.close(left_s)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(self._producer.limit_of_close_s(after_error=error is not None))
