@@ -96,3 +96,9 @@ def test_positions_are_set_in_partitions_that_the_consumer_still_has():
     assert consumer.assignment() == {INPUT}
     assert consumer.seek({INPUT: 3, TopicPartition("in", 1): 5})
     assert library.sought == [(0, 3)]
+
+
+def test_a_consumer_leaves_its_group_within_the_time_that_is_given():
+    asked: list[dict[str, Any]] = []
+    KafkaPythonConsumer(SimpleNamespace(close=lambda **given: asked.append(given))).close(2.5)
+    assert asked == [{"autocommit": False, "timeout_ms": 2500}]
