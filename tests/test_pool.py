@@ -17,7 +17,6 @@ from txnproducer.errors import (
     InvalidConfigurationError,
     KafkaTimeoutError,
     ProducerFencedError,
-    TransactionAbortableError,
 )
 from txnproducer.pool import ProducerPool
 from txnproducer.producer import TransactionalProducer
@@ -147,24 +146,6 @@ def test_a_producer_that_cannot_be_initialized_is_tried_again(pool, clients, mon
     left[0] = 9
     with pool.producer(), pytest.raises(KafkaTimeoutError):
         pool.run(write, attempts=2)
-
-
-def taken(kind):
-    text = "the transaction is lost: a newer producer of this id, epoch 7, has taken over (x)"
-    return kind(text)
-
-
-@pytest.mark.parametrize("kind", [ProducerFencedError, TransactionAbortableError])
-def test_an_id_that_another_producer_has_taken_is_left_to_it(pool, clients, kind):
-    def lose(_):
-        raise taken(kind)
-
-    with pytest.raises(kind) as found:
-        pool.run(lose)
-    assert "two processes would fence each other for ever" in found.value.__notes__[0]
-    with pytest.raises(ProducerFencedError, match="this pool makes no more producers"):
-        pool.run(write)
-    assert len(clients) == 1
 
 
 def test_a_fence_of_an_uncertain_cause_ends_the_pool_as_well(pool, clients):

@@ -4,7 +4,8 @@ Owns: the producers, from their making to their end. Must not know: how a run of
 repeated (`transaction_runs`), which member is lent, and when the pool ends (`pool_members`).
 Rules:
 * A producer is on loan to one thread at a time. It is made when all others are on loan.
-* A producer that has failed is closed before another one takes its id.
+* A producer that has failed is closed before another one takes its id. None takes an id that
+  another process may have taken.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from txnproducer._shell.pool_members import CLOSE_FAILED_S, Member, PoolMembers, outcome_in_error
 from txnproducer._shell.runs_in_threads import as_kinds, refuse_coroutine, run_once
 from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
+from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.transaction import Transaction
 
@@ -93,7 +95,8 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
           failed one, and the function is called again. It is not if another producer has taken the
           id: the error says so, and is raised.
         * `is_written` is called when a new producer has taken the id, so that the transaction in
-          doubt has ended. Its no counts as well, and the function is called again.
+          doubt has ended. Its no counts as well, and the function is called again. If another
+          producer has taken the id, no new one is made, and a no decides nothing.
 
         Raises:
             InvalidConfigurationError: another process has this worker; nothing was fenced.
@@ -128,16 +131,23 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
             return result
 
     def _look(self, member: _Member, is_written: Callable[[], bool] | None) -> str:
-        # A new producer ends the transaction in doubt, so that nothing arrives after the look.
-        self._drop(member)
-        self._ready(member)
-        return "committed" if is_written is not None and is_written() else "aborted"
+        # A new producer ends the transaction in doubt, so that nothing arrives after the look. If
+        # none may be made, a no decides nothing.
+        self._give_up(member)
+        is_taken = self.failure is not None
+        if not is_taken:
+            self._ready(member)
+        if is_written is not None and is_written():
+            return "committed"
+        return "unknown" if is_taken else "aborted"
 
     # --- producers -----------------------------------------------------------------------------
 
     @contextmanager
     def producer(self) -> Iterator[TransactionalProducer]:
         """Lend a producer, initialized, for a `with` block. A failed one is not lent again.
+
+        If it has failed because another producer has taken its id, the pool ends: see `failure`.
 
         Raises:
             InvalidConfigurationError: another process has this worker; nothing was fenced.
@@ -157,32 +167,40 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
             yield member
         finally:
             if self._take_back(member):
-                self._end(member, None)
-                self._count_out()
+                self._close_member(member)
 
     def _ready(self, member: _Member) -> TransactionalProducer:
+        # Given up before: the wait for its end was interrupted, or an interrupt came before it.
+        if member.producer is not None and (member.is_given_up or not _is_ready(member.producer)):
+            self._give_up(member)
         if member.producer is None:
+            self._refuse_if_taken()
             made = TransactionalProducer.from_config(self._config_of(member))
             try:
                 made.init_transactions()
             except BaseException:
+                self._note_taken(_taken_over(made))
                 made.close(0)
                 raise
             member.producer = made
         return member.producer
 
     def _drop_if_failed(self, member: _Member, producer: TransactionalProducer) -> None:
+        if member.producer is not producer:
+            return
         # An open transaction as well: the next run could not begin, and its commit may yet come.
-        if member.producer is producer and producer.transaction_state != "READY":
-            self._drop(member)
+        if not _is_ready(producer):
+            self._give_up(member)
+        else:
+            # Its abort may have succeeded in the midst of the newer producer's initialization.
+            self._note_taken(_taken_over(producer))
 
-    def _drop(self, member: _Member) -> None:
-        self._end(member, CLOSE_FAILED_S)
-
-    def _end(self, member: _Member, timeout_s: float | None) -> None:
+    def _give_up(self, member: _Member) -> None:
+        member.is_given_up = True
         if member.producer is not None:
-            member.producer.close(timeout_s)
-            member.producer = None
+            member.producer._give_up(CLOSE_FAILED_S)  # noqa: SLF001 - our own class
+            self._note_taken(_taken_over(member.producer))
+        member.producer, member.is_given_up = None, False
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -190,14 +208,21 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         """Close the producers that nobody has on loan. The others close when they come back.
 
         Args:
-            timeout: seconds for each; see `TransactionalProducer.close`.
+            timeout: seconds for each, also for those that come back; see
+                `TransactionalProducer.close`.
+
+        Raises:
+            ValueError: the time-out is negative.
         """
-        self._begin_close()
         # One after the other: an interrupt leaves the rest to the next call.
-        while self._idle:
-            self._end(self._idle[-1], timeout)
-            self._idle.pop()
+        for member in self._begin_close(timeout):
+            self._close_member(member)
         self._give_back_worker()
+
+    def _close_member(self, member: _Member) -> None:
+        if member.producer is not None:
+            member.producer.close(self._limit_of_close_s(member))
+        self._forget(member)
 
     def __enter__(self) -> Self:
         return self
@@ -209,3 +234,11 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         trace: TracebackType | None,
     ) -> None:
         self.close(None if error is None else CLOSE_FAILED_S)
+
+
+def _is_ready(producer: TransactionalProducer) -> bool:
+    return producer._is_ready  # noqa: SLF001 - our own class
+
+
+def _taken_over(producer: TransactionalProducer) -> KafkaError | None:
+    return producer._taken_over()  # noqa: SLF001 - our own class

@@ -16,7 +16,6 @@ from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
     KafkaTimeoutError,
-    TransactionAbortableError,
 )
 from txnproducer.testing import InMemoryKafka
 
@@ -201,22 +200,6 @@ def test_a_producer_whose_transaction_timed_out_is_renewed_under_its_id(run, tmp
         run(main(kafka))
         assert len(seen) == 1
         assert [record.value for record in kafka.records("topic")] == [b"value"]
-
-
-def test_an_id_that_another_producer_has_taken_is_left_to_it(run, make_pool, clients):
-    text = "the transaction is lost: a newer producer of this id, epoch 7, has taken over (x)"
-
-    async def lose(_):
-        raise TransactionAbortableError(text)
-
-    async def main():
-        async with make_pool() as pool:
-            with pytest.raises(TransactionAbortableError) as found:
-                await pool.run(lose)
-            assert "fence each other for ever" in found.value.__notes__[0]
-
-    run(main())
-    assert len(clients) == 1
 
 
 def test_a_task_that_is_cancelled_in_the_commit_learns_how_it_ended(run, make_pool, clients):

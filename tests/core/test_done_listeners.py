@@ -10,8 +10,8 @@ import pytest
 from txnproducer._core.batches.batch_future import FutureBatchMetadata, RowsTaken
 from txnproducer._core.batches.record_future import DeliveryFuture, FutureRecordMetadata
 from txnproducer._core.batches.results import CallbackBatch, ProduceRequestResult
-from txnproducer._core.transactions.transaction_loss import is_taken_over, may_be_taken_over
-from txnproducer.errors import KafkaTimeoutError, ProducerFencedError
+from txnproducer._core.transactions.transaction_loss import is_taken_over
+from txnproducer.errors import ProducerFencedError
 from txnproducer.records import TopicPartition
 
 
@@ -143,12 +143,3 @@ def test_only_a_certain_loss_says_that_the_id_was_taken():
     assert is_taken_over(ProducerFencedError(text))
     likely = text.replace(": a newer", ": most likely a newer")
     assert not is_taken_over(ProducerFencedError(likely))
-    timed_out = "the transaction is lost: the coordinator aborted it after 60 s (limit) (x)"
-    assert [
-        may_be_taken_over(ProducerFencedError(each)) for each in (text, likely, timed_out)
-    ] == [
-        True,
-        True,
-        False,
-    ]
-    assert not may_be_taken_over(KafkaTimeoutError("no answer"))

@@ -83,6 +83,28 @@ def test_after_the_last_epoch_v2_goes_on_under_another_producer_id(version, caus
     assert seen.cause is cause
 
 
+@pytest.mark.parametrize(
+    ("cause", "is_refused", "has_aborted"),
+    [
+        (Cause.TAKEN_OVER, True, True),
+        (Cause.UNCERTAIN, True, False),
+        (Cause.TIMED_OUT, False, False),
+        (Cause.FORGOTTEN, False, False),
+    ],
+)
+def test_the_id_may_be_a_newer_producers_unless_the_cause_is_another(
+    cause, is_refused, has_aborted
+):
+    seen = loss()
+    seen.cause = cause
+    assert seen.may_be_to_newer(has_aborted=False) is is_refused
+    assert seen.may_be_to_newer(has_aborted=True) is has_aborted
+    own = loss(may_be_own=True)
+    own.cause = cause
+    assert own.may_be_to_newer(has_aborted=False) is is_refused
+    assert not own.may_be_to_newer(has_aborted=True)
+
+
 def test_only_errors_of_a_loss_are_explained():
     other = KafkaError("another one")
     assert loss().explain(other, "me") is other

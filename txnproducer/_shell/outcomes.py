@@ -3,19 +3,22 @@
 Why it exists: a caller has to know whether its records are visible, also after an error, a close,
 or in another thread.
 Owns: the outcome, the evidence for it that is gathered here, and the questions whose answers
-decide it. Must not know: how a transaction begins and ends, how a question is asked.
+decide it; the end of a producer that a pool gives up, and the error if a newer one has its id.
+Must not know: how a transaction begins and ends, how a question is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.progress import Outcome
-from txnproducer._core.transactions.state import TransactionStateMachine
+from txnproducer._core.transactions.state import TransactionState, TransactionStateMachine
+from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType, TransactionDescription
 from txnproducer._shell import refusals
 from txnproducer._shell.record_writer import RecordWriter
@@ -27,6 +30,7 @@ from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
     KafkaError,
+    ProducerFencedError,
     UnsupportedVersionError,
 )
 from txnproducer.prepared import Completion, PreparedTransaction
@@ -225,3 +229,53 @@ class OutcomeKeeper(RecordWriter):
             return self._resolved
         # After a fatal error no commit is under way that could still succeed, and none can follow.
         return "aborted" if manager.machine.has_fatal_error else "open"
+
+    # --- the end of a producer that a pool gives up ----------------------------------------------
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether a transaction can be begun. A closed producer may be in the state READY."""
+        return self.transaction_state == "READY" and self._refusal is None
+
+    def _give_up(self, limit_s: float) -> None:
+        """Abort an open transaction, learn the reason of a loss, and close.
+
+        Args:
+            limit_s: seconds for the abort and the close. The reason of a loss may take a second more.
+        """
+        self._begin_giving_up()
+        has_ended = self._io.wait_until(self._has_no_end_under_way, limit_s)
+        self._io.wait_until(lambda: self._core.is_loss_explained, self._evidence_s)
+        self.close(limit_s if has_ended else 0)
+
+    def _begin_giving_up(self) -> None:
+        """Begin the abort before the close, which would not ask why the abort was refused."""
+        manager = self._core.transaction_manager
+        if manager is None or self._refusal is not None:
+            return
+        with self._lock:
+            is_open = self.transaction_state in ("IN_TRANSACTION", "ABORTABLE_ERROR")
+            if is_open and not manager.share.is_left_open_on_close:
+                with suppress(KafkaError):  # the close begins it again, and logs the refusal
+                    self._core.begin_abort()
+            self._io.poke()
+
+    def _has_no_end_under_way(self) -> bool:
+        manager = self._core.transaction_manager
+        return manager is None or not manager.machine.is_completing
+
+    def _taken_over(self) -> KafkaError | None:
+        """Return the error if a newer producer has this one's id, or may have; None if not."""
+        manager = self._core.transaction_manager
+        if manager is None:
+            return None
+        with self._lock:
+            machine, loss = manager.machine, manager.progress.loss
+            if loss is None:
+                # It was refused before it had an identity, so that no transaction was lost.
+                return sign_of_loss(machine.last_error) if machine.has_fatal_error else None
+            has_aborted = machine.state is TransactionState.READY
+            if not loss.may_be_to_newer(has_aborted=has_aborted):
+                return None
+            text = loss.text(manager.progress.description)
+        return ProducerFencedError(text, recovery="restart")

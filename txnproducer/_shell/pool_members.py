@@ -6,7 +6,10 @@ Owns: the members that are free, the number of those on loan, the error that end
 know: how a producer is made, used or closed, where an id comes from (`worker_slots`).
 Rules:
 * An id that another producer may have taken is left to it, and the pool ends. Two that take it
-  back and forth would fence each other for ever.
+  back and forth would fence each other for ever. A pool's own producer knows that, whatever error
+  leaves the caller's function.
+* A producer that is given up stays with its member until its end is known, also if an interrupt
+  or a cancellation ends the wait for it. It is never lent again.
 * The worker's number is given back after the last producer was closed, and not before.
 """
 
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from txnproducer._core.transactions.transaction_loss import is_taken_over, may_be_taken_over
+from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.transaction_runs import NEXT, Next, Run
 from txnproducer._shell.worker_slots import WorkerIds, forget_at_fork
 from txnproducer.config import ProducerConfig
@@ -40,14 +43,28 @@ P = TypeVar("P")
 # The end of a failed producer: nothing of it is worth a wait.
 CLOSE_FAILED_S: Final = 0.5
 
+_LEFT: Final = (
+    "Another producer may have taken an id of this pool, and the pool does not take it back: two"
+    " processes would fence each other for ever. It makes no more producers. Give each process a"
+    " worker of its own, and start this one again"
+)
+
 
 @dataclass(eq=False)
 class Member(Generic[P]):
-    """An id of the pool, and the producer that has it now."""
+    """An id of the pool, and the producer that has it now.
+
+    Attributes:
+        transactional_id: the id.
+        process: that has it.
+        producer: None if one has to be made.
+        is_given_up: whether the producer is being ended, and another one has to take its place.
+    """
 
     transactional_id: str
     process: int
     producer: P | None = field(default=None, repr=False)
+    is_given_up: bool = False
 
 
 class PoolMembers(Generic[P]):
@@ -80,6 +97,7 @@ class PoolMembers(Generic[P]):
         self._idle: list[Member[P]] = []
         self._lent = 0
         self._is_closed = False
+        self._close_s: float | None = None
 
     # --- loans ---------------------------------------------------------------------------------
 
@@ -94,7 +112,7 @@ class PoolMembers(Generic[P]):
         with self._guard:
             if self._is_closed:
                 raise IllegalStateError(f"this {type(self).__name__} is closed: make another one")
-            _refuse_taken(self.failure)
+            self._refuse_if_taken()
             self._lent += 1
             if self._idle:
                 return self._idle.pop()  # the one used last, whose connections are warm
@@ -103,35 +121,47 @@ class PoolMembers(Generic[P]):
         except BaseException:
             with self._guard:
                 self._lent -= 1
+            self._give_back_worker()
             raise
 
     def _take_back(self, member: Member[P]) -> bool:
         """Take a member back, and return whether the pool is closed.
 
-        If so, the caller closes its producer, and calls `_count_out`.
+        If so, the caller closes its producer, and calls `_forget`.
         """
         if member.process != os.getpid():
             return False  # a child of a fork has it on loan from its parent
         with self._guard:
-            if self._is_closed:
-                return True
             self._lent -= 1
             self._idle.append(member)
-            return False
+            return self._is_closed
 
-    def _count_out(self) -> None:
-        """Note that a member has ended that was on loan when the pool was closed."""
+    # --- the end -------------------------------------------------------------------------------
+
+    def _begin_close(self, timeout: float | None) -> list[Member[P]]:
+        """Lend nothing from now on, and return the members that are to be closed now.
+
+        Raises:
+            ValueError: the time-out is negative.
+        """
+        limit_s = None if timeout is None else to_seconds(timeout)
         with self._guard:
-            self._lent -= 1
+            self._is_closed, self._close_s = True, limit_s
+            return list(self._idle)
+
+    def _limit_of_close_s(self, member: Member[P]) -> float | None:
+        return CLOSE_FAILED_S if member.is_given_up else self._close_s
+
+    def _forget(self, member: Member[P]) -> None:
+        """Forget a member that was closed. After an interrupted close the next one finds it."""
+        with self._guard:
+            if member in self._idle:
+                self._idle.remove(member)
         self._give_back_worker()
-
-    def _begin_close(self) -> None:
-        with self._guard:
-            self._is_closed = True
 
     def _give_back_worker(self) -> None:
         """Let another process have the worker, if no producer is left."""
-        if self._is_closed and not self._lent:
+        if self._is_closed and not self._lent and not self._idle:
             self._ids.close()
 
     # --- renewal -------------------------------------------------------------------------------
@@ -140,9 +170,9 @@ class PoolMembers(Generic[P]):
         return self._config.replace(transactional_id=member.transactional_id)
 
     def _is_worth_another_run(self, error: BaseException, runs: list[Run[Any, Any]]) -> bool:
-        """Return whether another run may follow an error, after which the pool may have ended."""
-        if _may_be_taken(error):
-            self.failure = self.failure or _as_taken(error)
+        """Return whether another run may follow an error."""
+        if self.failure is not None:
+            error.add_note(_LEFT)
             return False
         if not isinstance(error, KafkaError):
             return bool(runs) and runs[0].may_run_again
@@ -151,6 +181,26 @@ class PoolMembers(Generic[P]):
             return following in (Next.RENEW, Next.RUN_AGAIN, Next.GO_ON)
         is_aborted = runs[0].block.outcome == "aborted"
         return runs[0].may_run_again or (following is Next.RENEW and is_aborted)
+
+    def _note_taken(self, error: KafkaError | None) -> None:
+        """End the pool if a newer producer has taken an id. The error is its last producer's."""
+        if error is not None and self.failure is None:
+            error.add_note(_LEFT)
+            self.failure = error
+
+    def _refuse_if_taken(self) -> None:
+        """Refuse a producer once another one has taken an id of the pool.
+
+        Raises:
+            ProducerFencedError: it has.
+        """
+        taken = self.failure
+        if taken is not None:
+            raise ProducerFencedError(
+                "another producer has taken this id, or may have, so this pool makes no more"
+                f" producers: {taken}. Give each process a worker of its own, and start this one"
+                " again"
+            ) from taken
 
 
 @contextmanager
@@ -173,38 +223,6 @@ def outcome_in_error(runs: list[Run[Any, Any]]) -> Iterator[None]:
         if not isinstance(error, Exception) or isinstance(error, KafkaTimeoutError):
             error.add_note(f"The transaction's outcome: {outcome}")
         raise
-
-
-def _may_be_taken(error: BaseException) -> bool:
-    """Return whether another producer may have taken the id of a producer that has failed."""
-    if is_taken_over(error):
-        return True
-    return isinstance(error, KafkaError) and (
-        NEXT[error.recovery] is Next.RENEW and may_be_taken_over(error)
-    )
-
-
-def _as_taken(error: BaseException) -> KafkaError:
-    """Note on an error that the pool ends with it, and return it."""
-    error.add_note(
-        "Another producer may have taken this id, and the pool does not take it back: two"
-        " processes would fence each other for ever. It makes no more producers. Give each process"
-        " a worker of its own, and start this one again"
-    )
-    return error if isinstance(error, KafkaError) else KafkaError(str(error))
-
-
-def _refuse_taken(taken: KafkaError | None) -> None:
-    """Refuse to lend a producer once another one has taken an id of the pool.
-
-    Raises:
-        ProducerFencedError: it has.
-    """
-    if taken is not None:
-        raise ProducerFencedError(
-            f"this pool makes no more producers, since another one may have taken its ids: {taken}"
-            ". Give each process a worker of its own, and start this one again"
-        ) from taken
 
 
 def _config_of(

@@ -230,6 +230,17 @@ class LoopProducer(TransactionalProducer):
             if self._io.has_ended:
                 live_producers.forget(self)
 
+    async def give_up_in_loop(self, limit_s: float) -> None:
+        """End a producer that a pool gives up, as `_give_up` does.
+
+        Args:
+            limit_s: likewise.
+        """
+        self._begin_giving_up()
+        has_ended = await self._io.wait_in_loop(self._has_no_end_under_way, limit_s)
+        await self._io.wait_in_loop(lambda: self._core.is_loss_explained, self._evidence_s)
+        await self.close_in_loop(limit_s if has_ended else 0)
+
     async def _await_in_loop(
         self, call: str, begin: Callable[[], TransactionalRequestResult]
     ) -> None:

@@ -80,10 +80,14 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
         async with self._on_loan() as member:
 
             async def look() -> str:
-                # A new producer ends the transaction in doubt, so that nothing arrives after it.
-                await self._end(member, CLOSE_FAILED_S)
-                await self._ready(member)
-                return "committed" if await is_found(is_written) else "aborted"
+                # As in `ProducerPool`: without a new producer a no decides nothing.
+                await self._give_up(member)
+                is_taken = self.failure is not None
+                if not is_taken:
+                    await self._ready(member)
+                if await is_found(is_written):
+                    return "committed"
+                return "unknown" if is_taken else "aborted"
 
             async def attempt() -> T:
                 runs.clear()
@@ -141,8 +145,7 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
             yield member
         finally:
             if self._take_back(member):
-                await self._end(member, None)
-                self._count_out()
+                await self._close_member(member)
 
     def _check_loop(self) -> None:
         """Refuse an event loop other than the first.
@@ -160,38 +163,57 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
             )
 
     async def _ready(self, member: _Member) -> AsyncTransactionalProducer:
+        # Given up before: the wait for its end was cancelled.
+        if member.producer is not None and (member.is_given_up or not _is_ready(member.producer)):
+            await self._give_up(member)
         if member.producer is None:
+            self._refuse_if_taken()
             made = AsyncTransactionalProducer.from_config(self._config_of(member))
             try:
                 await made.init_transactions()
             except BaseException:
+                self._note_taken(_taken_over(made))
                 await made.close(0)
                 raise
             member.producer = made
         return member.producer
 
     async def _drop_if_failed(self, member: _Member, producer: AsyncTransactionalProducer) -> None:
-        if member.producer is producer and producer.transaction_state != "READY":
-            await self._end(member, CLOSE_FAILED_S)
+        if member.producer is not producer:
+            return
+        if not _is_ready(producer):
+            await self._give_up(member)
+        else:
+            self._note_taken(_taken_over(producer))
 
-    async def _end(self, member: _Member, timeout_s: float | None) -> None:
+    async def _give_up(self, member: _Member) -> None:
+        member.is_given_up = True
         if member.producer is not None:
-            await member.producer.close(timeout_s)
-            member.producer = None
+            calls = member.producer._calls  # noqa: SLF001 - our own class
+            await calls.give_up_in_loop(CLOSE_FAILED_S)
+            self._note_taken(_taken_over(member.producer))
+        member.producer, member.is_given_up = None, False
 
     async def close(self, timeout: float | None = None) -> None:
         """Close the producers that nobody has on loan. The others close when they come back.
 
         Args:
-            timeout: seconds for each; see `AsyncTransactionalProducer.close`.
+            timeout: seconds for each, also for those that come back; see
+                `AsyncTransactionalProducer.close`.
+
+        Raises:
+            ValueError: the time-out is negative.
         """
         self._check_loop()
-        self._begin_close()
         # One after the other: a cancellation leaves the rest to the next call.
-        while self._idle:
-            await self._end(self._idle[-1], timeout)
-            self._idle.pop()
+        for member in self._begin_close(timeout):
+            await self._close_member(member)
         self._give_back_worker()
+
+    async def _close_member(self, member: _Member) -> None:
+        if member.producer is not None:
+            await member.producer.close(self._limit_of_close_s(member))
+        self._forget(member)
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,3 +225,11 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
         trace: TracebackType | None,
     ) -> None:
         await self.close(None if error is None else CLOSE_FAILED_S)
+
+
+def _is_ready(producer: AsyncTransactionalProducer) -> bool:
+    return producer._calls._is_ready  # noqa: SLF001 - our own classes
+
+
+def _taken_over(producer: AsyncTransactionalProducer) -> KafkaError | None:
+    return producer._calls._taken_over()  # noqa: SLF001 - our own classes

@@ -35,9 +35,6 @@ from txnproducer.errors import (
 from txnproducer.records import ProducerIdAndEpoch
 
 _TAKEN_OVER: Final = re.compile(r": a newer producer of this id(, epoch \d+,)? has taken over \(")
-_BY_ITSELF: Final = re.compile(
-    r": the coordinator (aborted it after \d+ s \(|does not know this id any more;)"
-)
 
 
 class Cause(Enum):
@@ -119,14 +116,6 @@ def is_taken_over(error: BaseException) -> bool:
     return _TAKEN_OVER.search(str(error)) is not None
 
 
-def may_be_taken_over(error: BaseException) -> bool:
-    """Return whether a newer producer may have the id of a producer with this error.
-
-    It is not so after the coordinator's time-out, nor if the coordinator has forgotten the id.
-    """
-    return sign_of_loss(error) is not None and _BY_ITSELF.search(str(error)) is None
-
-
 def sign_of_loss(error: BaseException | None) -> KafkaError | None:
     """Return the error in a chain of causes that shows a lost transaction, or None."""
     while error is not None:
@@ -166,6 +155,19 @@ class TransactionLoss:
     cause: Cause = Cause.UNCERTAIN
     epoch: int = -1
     is_explained: bool = False
+
+    def may_be_to_newer(self, *, has_aborted: bool) -> bool:
+        """Return whether a newer producer has the id, or may have.
+
+        It has not after the coordinator's time-out, nor if the coordinator has forgotten the id.
+
+        Args:
+            has_aborted: whether the producer could abort the transaction all the same. Then only
+                certain evidence counts.
+        """
+        if self.cause is Cause.TAKEN_OVER and not self.may_be_own:
+            return True
+        return not has_aborted and self.cause not in (Cause.TIMED_OUT, Cause.FORGOTTEN)
 
     def end_inquiry(self) -> None:
         """Note that nothing more will be learned from the coordinator."""
