@@ -241,7 +241,7 @@ class OutcomeKeeper(RecordWriter):
         """Abort an open transaction, learn the reason of a loss, and close.
 
         Args:
-            limit_s: seconds for the abort and the close. The reason of a loss may take a second more.
+            limit_s: seconds for the abort and the close. The reason may take a second more.
         """
         self._begin_giving_up()
         has_ended = self._io.wait_until(self._has_no_end_under_way, limit_s)
