@@ -39,7 +39,7 @@ def work(pool: ProducerPool, topic: str, name: str, told: Any, may_end: Path) ->
         producer.begin_transaction()
         producer.send(topic, f"{name} is killed or leaves".encode())
         producer.flush()
-        told.put((name, producer._config.transactional_id))
+        told.send((name, producer._config.transactional_id))
         wait_until(may_end.exists, longest_s=PATIENCE_S)
         producer.abort_transaction()
     pool.close()
@@ -53,23 +53,29 @@ def test_four_forked_workers_of_which_one_is_killed_and_replaced(
     pool = ProducerPool(
         kafka.bootstrap_servers, transactional_id, lock_folder=tmp_path, linger_ms=0
     )
-    # A file: a process that is killed in the wait for an event of `multiprocessing` breaks it.
-    told, may_end = fork.Queue(), tmp_path / "may end"
+    # A file and a pipe each: a process that is killed may hold the lock of an event or a queue.
+    may_end = tmp_path / "may end"
+    pipes = {}
 
     def start(name):
+        pipes[name], told = fork.Pipe(duplex=False)
         process = fork.Process(target=work, args=(pool, topic, name, told, may_end))
         process.start()
         return process
 
+    def told_by(name):
+        assert pipes[name].poll(PATIENCE_S), f"{name} says nothing"
+        return pipes[name].recv()
+
     workers = {f"worker {n}": start(f"worker {n}") for n in range(4)}
     try:
-        ids = dict(told.get(timeout=PATIENCE_S) for _ in workers)
+        ids = dict(told_by(name) for name in workers)
         assert len(set(ids.values())) == 4
         killed = workers.pop("worker 2")
         os.kill(killed.pid, signal.SIGKILL)
         killed.join(PATIENCE_S)
         workers["its replacement"] = start("its replacement")
-        name, taken = told.get(timeout=PATIENCE_S)
+        name, taken = told_by("its replacement")
         assert (name, taken) == ("its replacement", ids["worker 2"]), "the id that became free"
         may_end.touch()
         for worker in workers.values():
