@@ -401,7 +401,7 @@ MUTANTS = (
 FEARED = (
     Mutant(
         "a-block-is-anybodys",
-        "producer.py",
+        "_shell/outcomes.py",
         "        if block is not None and not block.can_be_ended_here():\n",
         "        if False:\n",
         "an open transaction is that of all threads",
