@@ -177,13 +177,18 @@ def url(request):
             yield url
 
 
-def test_a_process_that_sleeps_while_another_takes_over_commits_nothing(endless, topic, make, url):
-    engine = sa.create_engine(url)
+def two_processes(engine, topic, make):
+    """Return the decisions of two processes, and what the first one has prepared."""
     sleeper, other = (SqlAlchemyDecisions(engine, topic) for _ in range(2))
     sleeper.create_table()
     first = make(is_started=False)
     first.init_transactions(recover=sleeper.recover)
-    prepared = prepare(first, topic)
+    return sleeper, other, prepare(first, topic)
+
+
+def test_a_process_that_sleeps_while_another_takes_over_commits_nothing(endless, topic, make, url):
+    engine = sa.create_engine(url)
+    sleeper, other, prepared = two_processes(engine, topic, make)
     second = make(is_started=False)
     second.init_transactions(recover=other.recover)  # it aborts the sleeper's transaction
     with engine.begin() as connection:
@@ -197,11 +202,7 @@ def test_a_process_that_sleeps_while_another_takes_over_commits_nothing(endless,
 
 def test_a_take_over_waits_for_a_decision_that_is_being_stored(endless, topic, make, postgres_url):
     engine = sa.create_engine(postgres_url)
-    sleeper, other = (SqlAlchemyDecisions(engine, topic) for _ in range(2))
-    sleeper.create_table()
-    first = make(is_started=False)
-    first.init_transactions(recover=sleeper.recover)
-    prepared = prepare(first, topic)
+    sleeper, other, prepared = two_processes(engine, topic, make)
     second = make(is_started=False)
     taking_over = threading.Thread(
         target=second.init_transactions, kwargs={"recover": other.recover}

@@ -49,7 +49,7 @@ def broker(max_timeout_ms: int = NO_TIMEOUT_MS) -> EmbeddedKafka:
 
 
 class Workers:
-    """The process whose forks pay and are killed. See `two_phase_worker`."""
+    """A process that makes forks, which pay and are killed. See `two_phase_worker`."""
 
     def __init__(
         self, servers: str, url: str, topic: str, name: str, timeout_ms: int = NO_TIMEOUT_MS

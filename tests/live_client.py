@@ -112,6 +112,18 @@ def use_live_clients(
     patch.setattr(base_producer, "NetworkClient", lambda *_, **_more: make_client())
 
 
+def kept_clients(patch: pytest.MonkeyPatch) -> list[LiveClient]:
+    """Return the clients of the producers to come, in the order in which those are made."""
+    made: list[LiveClient] = []
+
+    def make_client() -> LiveClient:
+        made.append(LiveClient())
+        return made[-1]
+
+    use_live_clients(patch, make_client)
+    return made
+
+
 def commits_sent(client: LiveClient) -> list[bool]:
     """Return for each EndTxn whether it commits."""
     return [request.is_commit for request in client.sent(ApiKey.END_TXN)]

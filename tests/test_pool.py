@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient, use_live_clients
+from tests.live_client import kept_clients
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import transaction_runs
 from txnproducer.errors import (
@@ -28,16 +28,8 @@ SETTINGS: dict[str, Any] = {"linger_ms": 0, "max_block_ms": 10_000}
 
 @pytest.fixture
 def clients(monkeypatch):
-    """Return the clients of the producers, in the order in which those were made."""
-    made: list[LiveClient] = []
-
-    def make_client():
-        made.append(LiveClient())
-        return made[-1]
-
-    use_live_clients(monkeypatch, make_client)
     monkeypatch.setattr(transaction_runs, "_FIRST_WAIT_S", 0)
-    return made
+    return kept_clients(monkeypatch)
 
 
 @pytest.fixture

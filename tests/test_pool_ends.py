@@ -12,7 +12,8 @@ import pytest
 
 from tests.ctrl_c import hear_ctrl_c
 from tests.interrupts import Interrupt, Interrupter
-from tests.live_client import LiveClient, use_live_clients
+from tests.live_client import LiveClient, kept_clients
+from tests.lost_pools import ID, REFUSAL, SETTINGS
 from tests.waiting import wait_until
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import transaction_runs
@@ -26,16 +27,7 @@ from txnproducer.pool import ProducerPool
 from txnproducer.producer import TransactionalProducer
 from txnproducer.testing import InMemoryKafka
 
-ID = "svc-0-0"
 PATIENCE_S = 10.0
-# The retries take so long that a newer producer can come between two of them.
-SETTINGS: dict[str, Any] = {
-    "linger_ms": 0,
-    "max_block_ms": 5_000,
-    "retry_backoff_ms": 300,
-    "reconnect_backoff_ms": 300,
-}
-REFUSAL = "another producer has taken this id, or may have.* Give each process a worker of its own"
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -213,15 +205,8 @@ def test_a_producer_whose_loan_was_longer_than_its_transaction_may_be_is_renewed
 
 @pytest.fixture
 def clients(monkeypatch):
-    made: list[LiveClient] = []
-
-    def make_client():
-        made.append(LiveClient())
-        return made[-1]
-
-    use_live_clients(monkeypatch, make_client)
     monkeypatch.setattr(transaction_runs, "_FIRST_WAIT_S", 0)
-    return made
+    return kept_clients(monkeypatch)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from tests.live_client import SHORT_MS, commits_sent
 from txnproducer import errors
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import transaction_runs
+from txnproducer._shell.refusals import timed_out
 from txnproducer._shell.runs_in_threads import run_in_thread
 from txnproducer._shell.transaction_runs import NEXT, Attempt, Bounds, Next
 from txnproducer.errors import (
@@ -217,9 +218,10 @@ def test_an_id_that_another_producer_has_taken_is_not_taken_back():
 
 
 def test_a_commit_that_does_not_end_is_aborted_at_the_end():
-    producer = Producer(commits=[TIMED_OUT] * 9)
-    with pytest.raises(KafkaTimeoutError):
+    producer = Producer(commits=[timed_out("commit_transaction", 100) for _ in range(9)])
+    with pytest.raises(KafkaTimeoutError, match="aborted then, and nothing of it") as given_up:
         run(producer, attempts=3)
+    assert "call commit_transaction() again" not in str(given_up.value)
     assert producer.log == ["begin", *["commit"] * 4, "abort"]
     assert producer.outcome == "aborted"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.live_client import LiveClient, use_live_clients
+from tests.lost_pools import ID, REFUSAL, SETTINGS
 from txnproducer._shell import transaction_runs
 from txnproducer.aio import AsyncProducerPool, AsyncTransactionalProducer
 from txnproducer.errors import (
@@ -18,15 +19,6 @@ from txnproducer.errors import (
     ProducerFencedError,
 )
 from txnproducer.testing import InMemoryKafka
-
-ID = "svc-0-0"
-SETTINGS: dict[str, Any] = {
-    "linger_ms": 0,
-    "max_block_ms": 5_000,
-    "retry_backoff_ms": 300,
-    "reconnect_backoff_ms": 300,
-}
-REFUSAL = "another producer has taken this id, or may have.* Give each process a worker of its own"
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient, commits_sent, use_live_clients
+from tests.live_client import commits_sent, kept_clients
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import transaction_runs
 from txnproducer.aio import AsyncProducerPool
@@ -139,15 +139,7 @@ def test_a_function_that_is_not_awaited_is_refused(run, make, client):
 
 @pytest.fixture
 def clients(monkeypatch):
-    """Return the clients of the producers, in the order in which those were made."""
-    made: list[LiveClient] = []
-
-    def make_client():
-        made.append(LiveClient())
-        return made[-1]
-
-    use_live_clients(monkeypatch, make_client)
-    return made
+    return kept_clients(monkeypatch)
 
 
 @pytest.fixture

@@ -258,7 +258,7 @@ def told_by_entry(
     *,
     commit: bool,
 ) -> Completion:
-    """Return the outcome of a transaction whose end the coordinator has refused.
+    """Return how a transaction ended, after the coordinator has refused to end it.
 
     Args:
         prepared: its token.

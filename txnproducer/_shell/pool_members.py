@@ -43,10 +43,10 @@ P = TypeVar("P")
 # The end of a failed producer: nothing of it is worth a wait.
 CLOSE_FAILED_S: Final = 0.5
 
+_WAY_OUT: Final = "Give each process a worker of its own, and start this one again"
 _LEFT: Final = (
     "Another producer may have taken an id of this pool, and the pool does not take it back: two"
-    " processes would fence each other for ever. It makes no more producers. Give each process a"
-    " worker of its own, and start this one again"
+    f" processes would fence each other for ever. It makes no more producers. {_WAY_OUT}"
 )
 
 
@@ -198,8 +198,7 @@ class PoolMembers(Generic[P]):
         if taken is not None:
             raise ProducerFencedError(
                 "another producer has taken this id, or may have, so this pool makes no more"
-                f" producers: {taken}. Give each process a worker of its own, and start this one"
-                " again"
+                f" producers: {taken}. {_WAY_OUT}"
             ) from taken
 
 

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from txnproducer._core.transactions.transaction_loss import is_taken_over
+from txnproducer._shell.refusals import name_way_out
 from txnproducer._shell.steps import Steps
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError, Recovery
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _FIRST_WAIT_S: Final = 0.05
 _LONGEST_WAIT_S: Final = 5.0
+_GIVEN_UP: Final = "The transaction was aborted then, and nothing of it is visible"
 
 __all__ = ["NEXT", "Attempt", "Bounds", "Next", "OpenBlock", "Run", "Step", "waits"]
 
@@ -248,6 +250,8 @@ class Run(Generic[B, T]):
                 return
             raise found from error
         # The time is over, or as many waits as there are runs: nothing is tried again.
+        if isinstance(error, KafkaTimeoutError):
+            name_way_out(error, _GIVEN_UP)
         raise error
 
     def _resolve(self, error: KafkaError) -> Steps[Step, None]:

@@ -117,7 +117,7 @@ class SqlAlchemyDecisions:
         self._row.store(connection, prepared, self._completed)
 
     def forget(self, prepared: PreparedTransaction | str) -> None:
-        """Drop a token whose transaction needs no attention any more. A later one stays."""
+        """Drop a token that is done with. A later token stays."""
         with self._engine.begin() as connection:
             self._row.drop(connection, str(prepared))
 
