@@ -178,7 +178,7 @@ def url(request):
 
 
 def two_processes(engine, topic, make):
-    """Return the decisions of two processes, and what the first one has prepared."""
+    """Return the decisions of two processes, and the first one's prepared transaction."""
     sleeper, other = (SqlAlchemyDecisions(engine, topic) for _ in range(2))
     sleeper.create_table()
     first = make(is_started=False)
