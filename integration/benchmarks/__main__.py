@@ -26,6 +26,10 @@ from txnproducer.testing import EmbeddedKafka
 
 # A batch of a megabyte is more than G1 likes to move: it would be most of the broker's work, and
 # what is measured here are clients.
+# None: where temporary files lie.
+_LOGS: dict[str, Path | None] = {"memory": Path("/dev/shm"), "disk": None}
+# Of each measurement. Up to here a page cache takes what is written, and a disk costs nothing.
+_DISK_S = 10.0
 _BROKERS_JVM = ("-Xms2g", "-Xmx2g", "-Xmn1500m", "-XX:+UseParallelGC")
 
 
@@ -33,13 +37,22 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--seconds", type=float, help="of each measurement (default: 0.6, 1 with --full)"
+        "--seconds",
+        type=float,
+        help="of each measurement (default: 0.6, 1 with --full, 10 with --log disk)",
     )
     parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
     parser.add_argument("--full", action="store_true", help="more works, all peers in all of them")
     parser.add_argument("--only", default="", metavar="WORK", help="works with this in their name")
     parser.add_argument("--peers", default=",".join(PEERS), help="names, separated by commas")
     parser.add_argument("--brokers", type=int, default=1, help="three replicate everything")
+    parser.add_argument(
+        "--log",
+        choices=("memory", "disk"),
+        default="memory" if Path("/dev/shm").is_dir() else "disk",
+        help="where the brokers' logs lie; on a disk a measurement takes 10 s, since its page"
+        " cache hides it before that",
+    )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw into this folder")
     parser.add_argument("--read", type=Path, metavar="JSON", help="measure nothing, show this")
     arguments = parser.parse_args()
@@ -86,19 +99,21 @@ def _peers(arguments: argparse.Namespace, table: str, work: Work) -> list[str]:
 
 
 def _measure(arguments: argparse.Namespace) -> Results:
-    seconds = arguments.seconds or (1.0 if arguments.full else 0.6)
+    seconds = arguments.seconds or _seconds(arguments)
     plan = Plan(1, 0.2, 0.4) if arguments.quick else Plan(arguments.rounds, seconds)
     works = _works(arguments)
     path = Path("results") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with (
         tempfile.TemporaryDirectory(prefix="txnproducer-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="txnproducer-bench-", dir=_LOGS[arguments.log]) as log,
         EmbeddedKafka(
             arguments.brokers,
             jvm_options=_BROKERS_JVM,
             settings={"log.segment.delete.delay.ms": 1_000},
+            data_dir=log,
         ) as kafka,
     ):
-        results = Results(_about(kafka, plan, arguments.brokers))
+        results = Results(_about(kafka, plan, arguments))
         results.about["is_shortened"] = arguments.quick
         _print(report.head(results.about))
         java = compile_java_peer(kafka.version, Path(folder))
@@ -111,6 +126,12 @@ def _measure(arguments: argparse.Namespace) -> Results:
                 results.write(path)
     print(f"\nkept in {path}")
     return results
+
+
+def _seconds(arguments: argparse.Namespace) -> float:
+    if arguments.log == "disk":
+        return _DISK_S
+    return 1.0 if arguments.full else 0.6
 
 
 def _warm_up(bench: Bench, rounds: int) -> None:
@@ -161,7 +182,7 @@ def _show(results: Results) -> None:
         _print(report.work_lines(found))
 
 
-def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:
+def _about(kafka: EmbeddedKafka, plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
     words = {table: {peer: in_words_of(peer, table) for peer in PEERS} for table in TABLES}
     return {
         "commit": _commit(),
@@ -170,7 +191,8 @@ def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:
         "processors": os.cpu_count(),
         "python": platform.python_version(),
         "kafka": kafka.version,
-        "broker": f"{brokers}, on the same machine, {' '.join(_BROKERS_JVM)}",
+        "broker": f"{arguments.brokers}, on the same machine, {' '.join(_BROKERS_JVM)}",
+        "log": arguments.log,
         "rounds": plan.rounds,
         "seconds": plan.seconds,
         "java_warm_s": plan.java_warm_s,

@@ -13,6 +13,7 @@ from typing import Any
 
 from integration.benchmarks.confluent import Produce, ProduceBatch
 from integration.benchmarks.job import Job
+from integration.benchmarks.raw import RawLoop, RawSender, RawWaits
 from integration.benchmarks.rows import Peer, Rows, Threads
 
 
@@ -158,4 +159,7 @@ OPEN: dict[str, Callable[[Job, Rows], Peer]] = {
     "aiokafka": Aiokafka,
     "confluent.produce": Produce,
     "confluent.produce_batch": ProduceBatch,
+    "raw.sender": RawSender,
+    "raw.loop": RawLoop,
+    "raw.waits": RawWaits,
 }

@@ -18,9 +18,17 @@ PEERS = {
     "confluent.produce": "confluent-kafka",
     "confluent.produce_batch": "confluent-kafka",
     "java": "java",
+    "raw.sender": "raw",
+    "raw.loop": "raw",
+    "raw.waits": "raw",
 }
 """Each peer, and the client it is a call of. `txnproducer.python` is `send` without its compiled
 parts."""
+RAW = ("raw.sender", "raw.loop", "raw.waits")
+"""The limits, which are no clients: see `raw`."""
+LOOPS = RAW[1:]
+"""Those that write transactions. Which one is quicker depends on how soon a coordinator writes
+markers."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ _BEST = {
     "confluent.produce": Settings(1_000_000, 5, buffer_bytes=1_073_741_824),
     "confluent.produce_batch": Settings(1_000_000, 5, buffer_bytes=1_073_741_824),
     "java": Settings(1_000_000, 5, buffer_bytes=64 * 1024 * 1024),
+    **dict.fromkeys(RAW, Settings(262_144, 5)),
 }
 TABLES: dict[str, dict[str, Settings]] = {
     "equal": dict.fromkeys(PEERS, _EQUAL),
@@ -76,6 +85,7 @@ _NAMES: dict[str, tuple[str | None, ...]] = {
     "aiokafka": ("max_batch_size", "linger_ms", None, "max_request_size"),
     "confluent-kafka": ("batch.size", "linger.ms", None, None),
     "java": ("batch.size", "linger.ms", "buffer.memory", "max.request.size"),
+    "raw": ("batch_size", None, None, "max_request_size"),
 }
 _CODEC_NAMES = {"confluent-kafka": "compression.type", "java": "compression.type"}
 

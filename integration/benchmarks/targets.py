@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from integration.benchmarks.results import Result, Results
-from integration.benchmarks.settings import PEERS, TABLES
+from integration.benchmarks.settings import PEERS, RAW, TABLES
 from integration.benchmarks.works import (
     FEW_PARTITIONS,
     LONG,
@@ -26,7 +26,9 @@ from integration.benchmarks.works import (
 
 _SEND, _BATCH, _ARROW = "txnproducer.send", "txnproducer.send_batch", "txnproducer.send_arrow"
 _OURS = (_SEND, _BATCH, _ARROW)
-_OTHERS = tuple(peer for peer, client in PEERS.items() if client != "txnproducer")
+_OTHERS = tuple(
+    peer for peer, client in PEERS.items() if client != "txnproducer" and peer not in RAW
+)
 _PRODUCE, _PRODUCE_BATCH = "confluent.produce", "confluent.produce_batch"
 _ABOVE_BUFFER_MB = 60.0
 _FLAT_MB = 5.0

@@ -1,12 +1,13 @@
 """The works: those of the default run, and those that `--full` adds.
 
-Data only. Must not know who writes, or with which settings.
+Data only. Must not know how anybody writes, or with which settings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from integration.benchmarks.settings import LOOPS, RAW
 from integration.benchmarks.values import HEX, TEXT
 
 LONG, LZ4, THOUSAND = "100 B, 50,000 per txn", "1 KB lz4, 20,000 per txn", "100 B, 1,000 per txn"
@@ -16,7 +17,7 @@ FEW_PARTITIONS, MANY_PARTITIONS = "6 partitions", "600 partitions"
 HEADLINES = (LONG, LZ4, THOUSAND, TEN, ONE)
 _PER_RECORD = ("txnproducer.send", "confluent.produce")
 _BY_THE_BATCH = ("txnproducer.send_batch", "confluent.produce_batch")
-# The clients that are the quickest at something. The default run has five minutes: the others are
+# The clients that are the quickest at something. The default run has seven minutes: the others are
 # seen in one work there, and everybody in everything with `--full`.
 _QUICK = (*_PER_RECORD, *_BY_THE_BATCH, "java")
 _COLUMNS = ("txnproducer.send_arrow",)
@@ -83,7 +84,7 @@ _HEADLINES = (
         100,
         50_000,
         tables=("equal", "best"),
-        brief={"equal": (*_QUICK, *_SLOW), "best": (*_QUICK, *_COLUMNS)},
+        brief={"equal": (*_QUICK, *_SLOW, *RAW), "best": (*_QUICK, *_COLUMNS, *RAW)},
     ),
     Work(
         LZ4,
@@ -102,7 +103,7 @@ _HEADLINES = (
         least=20,
         most=500,
         tables=("equal", "best"),
-        brief={"best": _QUICK},
+        brief={"best": (*_QUICK, *RAW)},
     ),
     Work(
         TEN,
@@ -111,7 +112,7 @@ _HEADLINES = (
         least=100,
         most=2_000,
         tables=("short",),
-        brief={"short": (*_PER_RECORD, "java")},
+        brief={"short": (*_PER_RECORD, "java", *LOOPS)},
     ),
     Work(
         ONE,
@@ -120,7 +121,7 @@ _HEADLINES = (
         least=100,
         most=2_000,
         tables=("short",),
-        brief={"short": (*_PER_RECORD, "java")},
+        brief={"short": (*_PER_RECORD, "java", *LOOPS)},
     ),
 )
 # Of sizes, codecs and transactions only those that no headline has.
