@@ -4,8 +4,12 @@ A value that does not take the fast path is checked, and refused, by the functio
 modules.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cpython.bytearray cimport PyByteArray_Resize
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING,
+    PyByteArray_FromStringAndSize,
+    PyByteArray_GET_SIZE,
+    PyByteArray_Resize,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
@@ -40,11 +44,28 @@ cdef extern from "_record_hash.h":
     char* txn_put_field(char* at, const char* data, long long size) noexcept nogil
     char* txn_put_hashed_headers(char* at, const char* encoded) noexcept nogil
 
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+        /* Another thread may take a reference meanwhile. */
+    #define txn_has_one_reference(object) 0
+    #else
+    #define txn_has_one_reference(object) (Py_REFCNT(object) == 1)
+    #endif
+    """
+    bint txn_has_one_reference(PyObject* object) noexcept
+
 cdef enum:
     OVERHEAD_BYTES = 61
     # The capacity of a new buffer, unless its batch may not become that large.
     FIRST_CAPACITY_BYTES = 1 << 20
     NO_ROOM = -1
+
+    # Of this size and above, buffers are used again: the pages of a new one cost a quarter of the
+    # time that its records take.
+    LEAST_KEPT_BYTES = 16 * 1024
+    # All that are kept together, in use or not.
+    MOST_KEPT_BYTES = 8 * 1024 * 1024
 
 cdef long long MAX_INT32 = 0x7FFFFFFF
 cdef long long MAX_INT64 = 0x7FFFFFFFFFFFFFFF
@@ -125,6 +146,37 @@ cdef inline char* put_piece(char* at, Piece* piece) noexcept nogil:
     return at + piece.size
 
 
+# Buffers of batches, the oldest first. One that only this list refers to is free: it is on no
+# socket, and no codec reads it.
+cdef list kept_buffers = []
+cdef Py_ssize_t kept_bytes = 0
+
+
+cdef bytearray kept_buffer(Py_ssize_t capacity):
+    """Return a buffer of this capacity that is free, or None."""
+    global kept_bytes
+    cdef bytearray buffer
+    if capacity < LEAST_KEPT_BYTES or not kept_buffers:
+        return None
+    if not txn_has_one_reference(<PyObject*>kept_buffers[0]):
+        return None
+    buffer = kept_buffers.pop(0)
+    kept_bytes -= PyByteArray_GET_SIZE(buffer)
+    # It keeps its memory if it has enough.
+    PyByteArray_Resize(buffer, capacity)
+    return buffer
+
+
+cdef int keep_buffer(bytearray buffer) except -1:
+    """Keep a buffer that has its final size, to use it again once it is free."""
+    global kept_bytes
+    cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
+    if size >= LEAST_KEPT_BYTES and kept_bytes + size <= MOST_KEPT_BYTES:
+        kept_buffers.append(buffer)
+        kept_bytes += size
+    return 0
+
+
 cdef class RecordBuffer:
     def __cinit__(self, Py_ssize_t size_limit_bytes):
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
@@ -177,7 +229,9 @@ cdef class RecordBuffer:
             return 0
         if self._buffer is None:
             capacity = max(needed_bytes, min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
-            self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
+            self._buffer = kept_buffer(capacity)
+            if self._buffer is None:
+                self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
         else:
             # Twice as much, but not more than the batch may use.
             capacity = max(needed_bytes, min(2 * self._capacity, self._memory_bytes))
@@ -303,6 +357,7 @@ cdef class RecordBuffer:
             else:
                 PyByteArray_Resize(self._buffer, self.size_bytes)
                 memset(PyByteArray_AS_STRING(self._buffer), 0, OVERHEAD_BYTES)
+                keep_buffer(self._buffer)
             self._data = NULL
             self._capacity = 0
             self._certain_limit_bytes = -1

@@ -1,0 +1,61 @@
+"""The compiled parts use a batch's memory again, but never while anybody has its bytes."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.needs import needs_compiled
+from txnproducer._record import RecordBatchBuilder
+from txnproducer._record.batch_reader import read_batches
+
+pytestmark = needs_compiled
+
+LIMIT = 20_000
+
+
+def batch(value, limit=LIMIT):
+    """Return the bytes of a full batch of equal records."""
+    builder = RecordBatchBuilder(limit)
+    while builder.append(0, None, value) is not None:
+        pass
+    return builder.build()
+
+
+def address(data):
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))
+
+
+def test_memory_that_nobody_has_is_used_again():
+    first = address(batch(b"a" * 100))
+    # If the memory had been freed, one of these would have it now.
+    others = [bytearray(LIMIT) for _ in range(100)]
+    assert first in {address(batch(b"a" * 100)) for _ in range(1_000)}
+    assert first not in {address(other) for other in others}
+
+
+def test_a_batch_keeps_its_bytes_as_long_as_anybody_has_them():
+    held = batch(b"a" * 100)
+    views = [memoryview(batch(b"b" * 100))[61:]]
+    before = bytes(held), bytes(views[0])
+    for _ in range(1_000):
+        batch(b"c" * 100)
+    assert (bytes(held), bytes(views[0])) == before
+
+
+@pytest.mark.parametrize("limit", [20_000, 200_000])
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(300, 3_000), st.booleans()), max_size=12))
+def test_batches_of_any_sizes_are_right(limit, wanted):
+    held = []
+    for size, is_held in wanted:
+        value = bytes([size % 256]) * size
+        data = batch(value, limit)
+        (found,) = read_batches(data)
+        assert {record.value for record in found} == {value}
+        if is_held:
+            held.append((data, bytes(data)))
+    assert all(data == copy for data, copy in held)
