@@ -30,7 +30,7 @@ LONG_FILES = {
         "Topics, leaders and timers are one state, which every fault changes.",
     ),
     "txnproducer/_core/append/appender.py": (
-        580,
+        595,
         "The order of a send's checks is one rule, for one record and for many.",
     ),
     "txnproducer/_core/batches/producer_batch.py": (
@@ -42,7 +42,7 @@ LONG_FILES = {
         "Queues, memory and flushes count the same batches and have to agree at each end of one.",
     ),
     "txnproducer/_core/producer_core.py": (
-        520,
+        525,
         "The one list of the core's public calls, most of which are a line each.",
     ),
     "txnproducer/_core/sending/produce_sender.py": (

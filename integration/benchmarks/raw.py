@@ -143,7 +143,7 @@ class RawWaits(RawLoop):
 
 
 class _Link:
-    """A connection that waits for whatever it asks."""
+    """A connection on which each question waits for its answer."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -186,7 +186,7 @@ class _Link:
 
 
 class Prebuilt:
-    """A framed Produce request, in which the epoch of its batches can be written anew."""
+    """A framed Produce request, in which the epoch of its batches can be changed."""
 
     def __init__(self, body: m.ProduceRequest) -> None:
         self.body = body

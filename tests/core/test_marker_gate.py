@@ -6,10 +6,11 @@ import pytest
 
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import DESCRIBE_VERSIONS
+from txnproducer._core.sending.gate_costs import FIRST_PAUSE
 from txnproducer._core.sending.marker_gate import FRESH_MS, GIVE_UP_MS
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey
-from txnproducer.errors import ErrorCode
+from txnproducer.errors import ErrorCode, KafkaTimeoutError
 
 DESCRIBE, PRODUCE = ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.PRODUCE
 
@@ -125,6 +126,10 @@ def test_on_any_doubt_the_gate_opens(trouble):
     harness.send()
     harness.settle()
     assert len(harness.sent_batches(TP0)) == 2
+    # That transaction's cost counts for neither way.
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
+    harness.settle()
+    assert harness.core.metrics()["record-send-total"] == 2
 
 
 def test_an_answer_about_an_earlier_end_says_nothing_about_this_one():
@@ -141,3 +146,69 @@ def test_an_answer_about_an_earlier_end_says_nothing_about_this_one():
     harness.client.answer(late, harness.client.described(late, "CompleteCommit"))
     harness.settle()
     assert len(harness.client.sent(PRODUCE)) == 2  # the question about this end is still open
+
+
+def commit_at_once(harness, took_ms=0):
+    """Make a transaction right after the last one. Return how many questions it has asked."""
+    before = len(harness.client.sent(DESCRIBE))
+    harness.client.prepare_describe_transactions()
+    if not harness.core.transaction_manager.identity.is_transaction_v2_enabled:
+        harness.client.prepare_add_partitions()
+    harness.send()
+    harness.settle()
+    harness.run_for(took_ms)
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
+    harness.commit()
+    harness.begin_transaction()
+    return len(harness.client.sent(DESCRIBE)) - before
+
+
+def test_where_markers_are_in_time_it_asks_no_more():
+    harness = after_a_transaction()
+    assert [commit_at_once(harness) for _ in range(FIRST_PAUSE)] == [1] * FIRST_PAUSE
+    assert [commit_at_once(harness) for _ in range(100)] == [0] * 100
+
+
+def test_with_transactions_v1_it_always_asks():
+    harness = after_a_transaction(version=1)
+    count = FIRST_PAUSE + 10
+    assert [commit_at_once(harness) for _ in range(count)] == [1] * count
+
+
+def test_it_asks_again_after_a_transaction_that_came_too_early():
+    harness = after_a_transaction()
+    for _ in range(FIRST_PAUSE):
+        commit_at_once(harness)
+    assert commit_at_once(harness, took_ms=20) == 0
+    assert commit_at_once(harness) == 1
+
+
+def test_offsets_that_came_too_early_count_as_well():
+    harness = after_a_transaction()
+    for _ in range(FIRST_PAUSE):
+        commit_at_once(harness)
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_txn_offset_commit(delay_ms=20)
+    harness.complete(harness.send_offsets())
+    harness.commit()
+    harness.begin_transaction()
+    assert commit_at_once(harness) == 1
+
+
+def test_a_transaction_without_an_answer_does_not_count():
+    harness = after_a_transaction(request_timeout_ms=100, delivery_timeout_ms=100)
+    for _ in range(FIRST_PAUSE):
+        commit_at_once(harness)
+    future = harness.send()
+    harness.settle()
+    harness.run_for(100)
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    harness.abort()
+    harness.begin_transaction()
+    harness.run_for(FRESH_MS)  # long enough that none would ask
+    harness.send()
+    harness.run_for(50)  # it connects again
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[-1])
+    harness.commit()
+    harness.begin_transaction()
+    assert commit_at_once(harness) == 0

@@ -586,6 +586,41 @@ def test_the_sender_is_not_woken_for_a_batch_that_has_to_wait_for_an_answer():
     assert harness.core.needs_wakeup
 
 
+def send_behind_a_lingering_batch(partition=1, **settings):
+    """Let a batch linger, and send a record 10 ms later. Return the harness."""
+    harness = idempotent(linger_ms=100, **settings)
+    harness.send(partition=0)
+    assert harness.core.needs_wakeup
+    harness.run_for(10)
+    harness.send(partition=partition)
+    return harness
+
+
+def test_the_sender_is_not_woken_for_a_batch_that_lingers_until_it_looks():
+    harness = send_behind_a_lingering_batch()
+    assert not harness.core.needs_wakeup
+    harness.run_for(89)
+    assert harness.client.sent(PRODUCE) == []
+    harness.run_for(1)
+    (request,) = harness.client.sent(PRODUCE)
+    assert len(request.partitions) == 2
+
+
+def test_the_sender_is_woken_for_a_batch_that_is_full():
+    harness = send_behind_a_lingering_batch(batch_size=200)
+    harness.send(partition=1, value=b"x" * 200)
+    assert harness.core.needs_wakeup
+
+
+def test_the_sender_is_woken_to_look_for_a_leader():
+    harness = idempotent(linger_ms=100)
+    harness.send(partition=0)
+    harness.run_for(10)
+    del harness.core._metadata.nodes[0]
+    harness.send(partition=1)
+    assert harness.core.needs_wakeup
+
+
 def make_busy(harness):
     """Send to partitions 0 and 1 as much as one connection takes, and one batch more."""
     for partition in (0, 1, 0):

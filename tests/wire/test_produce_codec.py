@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from txnproducer._protocol import messages as m
 from txnproducer._wire import kafka_python as kp
+from txnproducer._wire import produce_codec
 from txnproducer._wire.codec import _produce, frame
 from txnproducer._wire.produce_codec import ProduceEncoder, decode_produce
 from txnproducer.records import TopicPartition
@@ -156,6 +157,26 @@ def test_endpoints_of_new_leaders_are_left_to_the_schemas() -> None:
 def test_a_topic_id_that_was_not_asked_for_is_left_to_the_schemas() -> None:
     payload = answer(13, ("other", [PLAIN]))
     assert decode_produce(ONE, 13, memoryview(payload)) is None
+
+
+def test_an_answer_for_one_partition_is_read_as_any_other(monkeypatch) -> None:
+    """It has a way of its own from version 13 on. No damaged byte may show a difference."""
+    body = request(("t", 3, b""))
+    payload = answer(13, ("t", [PLAIN | {"log_append_time_ms": 99}]), throttle_time_ms=8)
+    damaged = [
+        payload[:at] + bytes([byte]) + payload[at + 1 :]
+        for at in range(len(payload))
+        for byte in (0, 1, 2, 3, 0x7F, 0x80, 0xFF)
+    ]
+    read = [decode_produce(body, 13, memoryview(each)) for each in damaged]
+    assert (
+        m.ProduceResponse(
+            (m.ProducePartitionResponse(TopicPartition("t", 3), 0, 17, 99, 5),), (), 8
+        )
+        in read
+    )
+    monkeypatch.setattr(produce_codec, "_decode_one", lambda *_: None)
+    assert read == [decode_produce(body, 13, memoryview(each)) for each in damaged]
 
 
 @pytest.mark.parametrize("version", [12, 13])

@@ -19,7 +19,7 @@ _WITH_MAXIMUM: Final = (
 _WITHOUT_MAXIMUM: Final = ("compression-rate", "records-per-request")
 
 
-class _Stat:
+class Stat:
     """Sum, count and maximum of a value, over the current and the previous window."""
 
     __slots__ = ("_count", "_last_count", "_last_max", "_last_sum", "_max", "_start_ms", "_sum")
@@ -31,6 +31,7 @@ class _Stat:
         self._max = self._last_max = 0.0
 
     def record(self, value: float, now_ms: int) -> None:
+        """Note a value."""
         # Three of them are recorded for each batch, so the usual one makes no call.
         if now_ms - self._start_ms >= _WINDOW_MS:
             self._roll(now_ms)
@@ -52,11 +53,13 @@ class _Stat:
         self._start_ms = now_ms if not is_next else self._start_ms + _WINDOW_MS
 
     def average(self, now_ms: int) -> float:
+        """Return the average; 0.0 of nothing."""
         self._roll(now_ms)
         count = self._count + self._last_count
         return (self._sum + self._last_sum) / count if count else 0.0
 
     def maximum(self, now_ms: int) -> float:
+        """Return the greatest value; 0.0 of nothing."""
         self._roll(now_ms)
         return max(self._max, self._last_max)
 
@@ -77,22 +80,22 @@ class Metrics:
 
     def __init__(self, now_ms: int) -> None:
         self._totals: dict[str, float] = {}
-        self._stats: dict[str, _Stat] = {}
-        self._rates: dict[str, _Stat] = {}
+        self._stats: dict[str, Stat] = {}
+        self._rates: dict[str, Stat] = {}
         for name in ("record-send", "record-retry", "record-error", "batch-split"):
             self._totals[f"{name}-total"] = 0.0
-            self._rates[name] = _Stat(now_ms)
+            self._rates[name] = Stat(now_ms)
         for name in (*_WITH_MAXIMUM, *_WITHOUT_MAXIMUM):
-            self._stats[name] = _Stat(now_ms)
+            self._stats[name] = Stat(now_ms)
 
     def count(self, name: str, amount: float, now_ms: int) -> None:
         """Count something that has a total and a rate: `record-send`, `record-error` ..."""
         self._totals[f"{name}-total"] += amount
         self._rates[name].record(amount, now_ms)
 
-    def observe(self, name: str, value: float, now_ms: int) -> None:
-        """Note a value that has an average and a maximum: `batch-size`, `request-latency` ..."""
-        self._stats[name].record(value, now_ms)
+    def average(self, name: str) -> Stat:
+        """Return a value's average and maximum: `batch-size`, `request-latency` ..."""
+        return self._stats[name]
 
     def add_time(self, name: str, duration_ns: int) -> None:
         """Add to a total of time: `txn-commit` gives `txn-commit-time-ns-total`."""

@@ -28,6 +28,7 @@ from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient, Waiter
 from txnproducer._core.sending.coordinator_sender import CoordinatorSender
 from txnproducer._core.sending.login_refusals import LoginRefusals
+from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSender
 from txnproducer._core.sending.request_tracker import RequestTracker
@@ -126,6 +127,7 @@ class ProducerCore(Appender):
             config.retry_backoff_ms,
             self._on_metadata,
         )
+        gate = None if transactions is None else MarkerGate(client, self._requests, transactions)
         producing = ProduceSender(
             _produce_options(config),
             client,
@@ -135,11 +137,12 @@ class ProducerCore(Appender):
             transactions,
             metrics,
             self.failed_tries,
+            gate,
         )
         self._refusals = LoginRefusals(metadata)
         self._coordinators = (
             None
-            if transactions is None
+            if transactions is None or gate is None
             else CoordinatorSender(
                 transactions,
                 client,
@@ -147,6 +150,7 @@ class ProducerCore(Appender):
                 metadata,
                 accumulator,
                 self._refusals,
+                gate,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff_ms=config.retry_backoff_ms,
             )
@@ -374,7 +378,9 @@ class ProducerCore(Appender):
             self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)
         # A request that could not be sent ends with the next step, so that is due at once.
-        return 0 if self._requests.has_unsent else delay_ms
+        delay_ms = 0 if self._requests.has_unsent else delay_ms
+        self.note_next_step(now_ms + delay_ms)
+        return delay_ms
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
         """Take in an answer, or news of a connection."""

@@ -43,7 +43,11 @@ _ACKS_AND_TIMEOUT = Struct(">hi")
 _INT32 = Struct(">i")
 # index, error, base offset, append time, start offset, record errors, message, tags
 _PARTITION_ANSWER = Struct(">ihqqqBBB")
+# A whole answer from version 13 on, for one partition: correlation id, tags, number of topics,
+# topic id, number of partitions, the partition, tags of the topic, throttle time, tags.
+_ANSWER_FOR_ONE = Struct(">iBB16sBihqqqBBBBiB")
 _EMPTY_ARRAY, _NULL_STRING = 1, 0
+_ONE = 2  # the length of an array with one element
 _MAX_CACHED = 10_000  # the cache is cleared beyond it: topics may come and go for ever
 
 
@@ -143,9 +147,30 @@ def decode_produce(
         The answer, or None if anything in it is unexpected or damaged: the schemas then judge it.
     """
     try:
+        if version >= PRODUCE_WITH_TOPIC_IDS and len(payload) == _ANSWER_FOR_ONE.size:
+            answer = _decode_one(body.partitions[0], payload)
+            if answer is not None:
+                return answer
         return _decode_plain(body, version, payload)
     except (IndexError, KeyError, ValueError, struct_error):
         return None
+
+
+def _decode_one(asked: ProducePartition, payload: memoryview) -> ProduceResponse | None:
+    """Decode the answer for a partition at once: the usual one, which each batch waits for."""
+    _, tags, topics, topic_id, partitions, index, error, base, time, start, *ends = (
+        _ANSWER_FOR_ONE.unpack(payload)
+    )
+    errors, message, partition_tags, topic_tags, throttle_time_ms, last_tags = ends
+    where = asked.topic_partition
+    if (tags, topics, topic_id, partitions) != (NO_TAGS, _ONE, asked.topic_id, _ONE):
+        return None
+    if (index, error, errors, message) != (where.partition, 0, _EMPTY_ARRAY, _NULL_STRING):
+        return None
+    if partition_tags or topic_tags or last_tags:
+        return None
+    partition = ProducePartitionResponse(where, 0, base, time, start)
+    return ProduceResponse((partition,), (), throttle_time_ms)
 
 
 def _decode_plain(

@@ -9,7 +9,7 @@ Must not know: layouts, sockets, the cluster's transaction version (a request ca
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from functools import cache
 
 from txnproducer._protocol.messages import (
     API_KEY_OF,
@@ -25,6 +25,7 @@ from txnproducer.errors import UnsupportedVersionError
 
 PRODUCE_WITH_TOPIC_IDS = 13
 FIND_COORDINATOR_WITH_KEYS = 4
+_CLIENT = "this client"
 
 CLIENT_VERSIONS: dict[ApiKey, ApiVersionRange] = {
     ApiKey.PRODUCE: ApiVersionRange(3, 13),  # 3: the record batch of KIP-98
@@ -87,32 +88,51 @@ def choose_version(body: Request, offered: NodeApiVersions) -> int:
 
 def _needed(body: Request, api_key: ApiKey) -> tuple[int, int, str]:
     """Return the window of versions that can carry this request, and the reason for it."""
+    if isinstance(body, ProduceRequest):
+        return _needed_to_produce(
+            _has_all_topic_ids(body),
+            body.transactional_id is not None,
+            body.is_transaction_v2_enabled,
+        )
     lowest, highest = CLIENT_VERSIONS[api_key]
-    why = "this client"
-    if isinstance(body, ProduceRequest) and not _has_all_topic_ids(body):
+    if isinstance(body, EndTxnRequest):
+        return _in_transaction(api_key, lowest, highest, body.is_transaction_v2_enabled)
+    if isinstance(body, InitProducerIdRequest) and body.producer_id >= 0:
+        return max(lowest, 3), highest, "bumping a producer's epoch (KIP-360)"
+    if isinstance(body, TxnOffsetCommitRequest):
+        why = _CLIENT
+        if body.has_group_metadata:
+            lowest, why = max(lowest, 3), "fencing by consumer group metadata (KIP-447)"
+        return _in_transaction(api_key, lowest, highest, body.is_transaction_v2_enabled, why)
+    return lowest, highest, _CLIENT
+
+
+@cache  # asked for each batch
+def _needed_to_produce(
+    has_topic_ids: bool, is_transactional: bool, is_transaction_v2_enabled: bool, /
+) -> tuple[int, int, str]:
+    lowest, highest = CLIENT_VERSIONS[ApiKey.PRODUCE]
+    if not has_topic_ids:
         # From 13 on a topic is named by its id alone (KIP-516), so one without an id could not be
         # sent.
         highest = PRODUCE_WITH_TOPIC_IDS - 1
-    if isinstance(body, InitProducerIdRequest) and body.producer_id >= 0:
-        return max(lowest, 3), highest, "bumping a producer's epoch (KIP-360)"
-    if isinstance(body, TxnOffsetCommitRequest) and body.has_group_metadata:
-        lowest, why = max(lowest, 3), "fencing by consumer group metadata (KIP-447)"
-    if _is_transactional(body):
-        first_v2 = FIRST_V2_VERSION[api_key]
-        if body.is_transaction_v2_enabled:
-            return max(lowest, first_v2), highest, "transactions v2 (KIP-890)"
-        # At v2's versions the broker would take the request as one of transactions v2.
-        highest = min(highest, first_v2 - 1)
-    return lowest, highest, why
+    if not is_transactional:
+        return lowest, highest, _CLIENT
+    return _in_transaction(ApiKey.PRODUCE, lowest, highest, is_transaction_v2_enabled)
 
 
-def _is_transactional(
-    body: Request,
-) -> TypeGuard[ProduceRequest | TxnOffsetCommitRequest | EndTxnRequest]:
-    if isinstance(body, ProduceRequest):
-        return body.transactional_id is not None
-    return isinstance(body, TxnOffsetCommitRequest | EndTxnRequest)
+def _in_transaction(
+    api_key: ApiKey, lowest: int, highest: int, is_v2: bool, why: str = _CLIENT, /
+) -> tuple[int, int, str]:
+    first_v2 = FIRST_V2_VERSION[api_key]
+    if is_v2:
+        return max(lowest, first_v2), highest, "transactions v2 (KIP-890)"
+    # At v2's versions the broker would take the request as one of transactions v2.
+    return lowest, min(highest, first_v2 - 1), why
 
 
 def _has_all_topic_ids(body: ProduceRequest) -> bool:
-    return all(partition.topic_id for partition in body.partitions)
+    for partition in body.partitions:  # noqa: SIM110 - a generator takes twice as long
+        if not partition.topic_id:
+            return False
+    return True

@@ -38,7 +38,7 @@ from txnproducer._core.batches.results import (
     failed_future,
 )
 from txnproducer._core.failed_tries import FailedTries
-from txnproducer._core.metadata import Metadata, TopicSnapshot, name_error
+from txnproducer._core.metadata import NEVER_MS, Metadata, TopicSnapshot, name_error
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Waiter
 from txnproducer._core.transactions.manager import TransactionManager
@@ -53,7 +53,6 @@ from txnproducer.errors import (
     RecordTooLargeError,
     TransactionAbortedError,
 )
-from txnproducer.records import TopicPartition
 
 # The settings that limit a record's size, each with the settings to raise.
 _WAYS_OUT: Final = {
@@ -110,6 +109,7 @@ class Appender:
         waiter: Waiter,
     ) -> None:
         self.needs_wakeup = False
+        self._next_step_ms = NEVER_MS
         self.transaction_manager = transactions
         # The queue of a record that is being appended, until its partition is in the transaction.
         self._appending_to: PartitionQueue | None = None
@@ -224,6 +224,10 @@ class Appender:
             self.needs_wakeup = True
         if self.transaction_manager is not None:
             self.transaction_manager.finish_interrupted_call()
+
+    def note_next_step(self, time_ms: int) -> None:
+        """Note when the sender looks next, if nothing wakes it."""
+        self._next_step_ms = time_ms
 
     def ask_for_step(self) -> None:
         """Note that the sender should look. The shell wakes it."""
@@ -356,12 +360,13 @@ class Appender:
         self._join_transaction(queue)
         # A wake-up costs the sending thread a system call, and both threads a switch. It is left
         # out where the sender would find nothing to do.
-        if not self._is_answer_awaited(queue.topic_partition):
+        if not self._can_sender_sleep(queue):
             self.needs_wakeup = True
         return outcome
 
-    def _is_answer_awaited(self, place: TopicPartition) -> bool:
-        """Return whether the sender can do no more for a partition before an answer wakes it."""
+    def _can_sender_sleep(self, queue: PartitionQueue) -> bool:
+        """Return whether the sender can do no more for a partition before something wakes it."""
+        place = queue.topic_partition
         transactions = self.transaction_manager
         if transactions is not None:
             # With five batches in flight the sixth needs an answer first, and the answer wakes the
@@ -370,10 +375,19 @@ class Appender:
                 return True
             if not transactions.progress.is_send_to_partition_allowed(place):
                 return False  # perhaps it has to be added to the transaction
+        leader_id = self._metadata.leader_of(place)[0]
+        if self._only_lingers(queue) and leader_id in self._metadata.nodes:
+            return True
         accumulator = self._accumulator
         if not accumulator.busy_nodes or accumulator.is_compressing:
             return False  # a thread that is awake compresses ahead
-        return self._metadata.leader_of(place)[0] in accumulator.busy_nodes
+        return leader_id in accumulator.busy_nodes
+
+    def _only_lingers(self, queue: PartitionQueue) -> bool:
+        """Return whether a queue's batch lingers, and the sender looks before its time is up."""
+        (head, *others) = queue.batches
+        linger_ms = self._accumulator.options.linger_ms
+        return not (others or head.is_full or self._next_step_ms > head.created_ms + linger_ms)
 
     def _join_transaction(self, queue: PartitionQueue) -> None:
         if self.transaction_manager is not None:

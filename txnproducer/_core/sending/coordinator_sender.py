@@ -59,6 +59,7 @@ class CoordinatorSender:
         metadata: asked for an update if no broker can be reached.
         accumulator: its unsent batches are dropped if the transaction ends without them.
         refusals: know whether any broker is left that may take a request.
+        gate: knows whether data and new partitions have to wait.
         request_timeout_ms: how long a request waits for its broker's connection.
         retry_backoff_ms: how long to wait when no broker can be asked.
     """
@@ -71,6 +72,7 @@ class CoordinatorSender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         refusals: LoginRefusals,
+        gate: MarkerGate,
         *,
         request_timeout_ms: int,
         retry_backoff_ms: int,
@@ -83,7 +85,7 @@ class CoordinatorSender:
         self._refusals = refusals
         self._request_timeout_ms = request_timeout_ms
         self._retry_backoff_ms = retry_backoff_ms
-        self._gate = MarkerGate(client, requests, transactions.transactional_id)
+        self._gate = gate
         self._inquiry = LossInquiry(client, requests, transactions.transactional_id)
         self._in_hand: TxnRequestHandler | None = None
         self._taken_ms = 0
@@ -229,6 +231,8 @@ class CoordinatorSender:
         if isinstance(body, EndTxnResponse) and not body.error_code:
             self._gate.transaction_ended(now_ms)
         if body is not None:
+            if handler.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS:
+                self._gate.first_answer(now_ms)
             handler.on_response(body)
         else:
             failure = response.failure or ResponseFailure.DISCONNECTED

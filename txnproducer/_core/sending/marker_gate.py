@@ -5,12 +5,14 @@ Why it exists: the coordinator answers EndTxn before it has written the markers.
 more, which costs transactions of a few records most of their time. A question to the coordinator
 costs a fraction of a millisecond, and records are collected meanwhile.
 
-Owns: the knowledge whether the last transaction is complete. Must not know: batches, states.
+Owns: the knowledge whether the last transaction is complete. Must not know: batches, states, when
+it pays to ask (`gate_costs` does).
 
 Rules:
 * It is only an optimization: in any doubt (an error, no connection, a broker that does not offer
   DescribeTransactions, too long a wait) the gate opens, and the broker's own answer counts.
-* The coordinator is asked only if a request waits, and if the last transaction ended just now.
+* The coordinator is asked only if a request waits, if the last transaction ended just now, and if
+  it pays.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from __future__ import annotations
 from typing import Final
 
 from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.gate_costs import GateCosts
 from txnproducer._core.sending.loss_inquiry import is_describe_offered
 from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._protocol.events import Channel, ClientResponse, ConnectionId
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -43,15 +47,17 @@ class MarkerGate:
     Args:
         client: knows whether the coordinator can be asked.
         requests: sends the question.
-        transactional_id: of the transactions.
+        transactions: have the transactional id, and know whether transactions v2 are in use. With
+            v1 a request that comes too early is refused, and not put to sleep: it always asks.
     """
 
     def __init__(
-        self, client: KafkaClient, requests: RequestTracker, transactional_id: str | None
+        self, client: KafkaClient, requests: RequestTracker, transactions: TransactionManager
     ) -> None:
         self._client = client
         self._requests = requests
-        self._transactional_id = transactional_id or ""
+        self._transactional_id = transactions.transactional_id or ""
+        self._identity = transactions.identity
         self._is_open = True
         self._ended_ms = 0
         self._next_question_ms = 0
@@ -59,6 +65,9 @@ class MarkerGate:
         # So that a late answer about an earlier end is not taken for this one's.
         self._transaction = 0
         self._is_asking = False
+        self._costs = GateCosts()
+        # When data waited first; None once the cost is known, or does not count.
+        self._waited_from_ms: int | None = None
 
     def transaction_ended(self, now_ms: int) -> None:
         """Note that EndTxn was answered: the markers are being written."""
@@ -67,6 +76,15 @@ class MarkerGate:
         self._questions = 0
         self._transaction += 1
         self._is_asking = False
+        self._waited_from_ms = None
+
+    def first_answer(self, now_ms: int) -> None:
+        """Note that a request of the present transaction was answered."""
+        if self._waited_from_ms is None:
+            return
+        note = self._costs.asked if self._questions else self._costs.went
+        note(now_ms - self._waited_from_ms)
+        self._waited_from_ms = None
 
     def wait_ms(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         """Return how long to wait before looking again, or None if the gate is open.
@@ -81,6 +99,11 @@ class MarkerGate:
             return self._ended_ms + GIVE_UP_MS - now_ms
         if now_ms < self._next_question_ms:
             return self._next_question_ms - now_ms
+        if not self._questions:
+            self._waited_from_ms = now_ms
+            if self._identity.is_transaction_v2_enabled and not self._costs.must_ask:
+                self._is_open = True
+                return None
         return self._ask(coordinator, now_ms)
 
     def _is_late(self, now_ms: int) -> bool:
@@ -90,6 +113,7 @@ class MarkerGate:
     def _ask(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         if coordinator is None or not self._can_ask(coordinator, now_ms):
             self._is_open = True
+            self._waited_from_ms = None
             return None
         transaction = self._transaction
         self._requests.send(

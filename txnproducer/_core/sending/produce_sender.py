@@ -29,6 +29,7 @@ from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.drain import check_ready, drain
+from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.produce_outcome import (
     BatchAction,
     ProduceOutcome,
@@ -37,6 +38,7 @@ from txnproducer._core.sending.produce_outcome import (
     record_errors,
 )
 from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._core.sending.send_metrics import SendMetrics
 from txnproducer._core.sequences.partition_map import identity_of, is_sequence_after
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
@@ -107,6 +109,7 @@ class ProduceSender:
         transactions: numbers the batches; None without idempotence.
         metrics: counts.
         tries: has the words for refusals.
+        gate: learns from answers; None without idempotence.
     """
 
     def __init__(
@@ -119,7 +122,9 @@ class ProduceSender:
         transactions: TransactionManager | None,
         metrics: Metrics,
         tries: FailedTries,
+        gate: MarkerGate | None = None,
     ) -> None:
+        self._gate = gate
         self._options = options
         self._client = client
         self._requests = requests
@@ -128,6 +133,7 @@ class ProduceSender:
         self._transactions = transactions
         self._drained = None if transactions is None else transactions.progress
         self._metrics = metrics
+        self._sent = SendMetrics(metrics)
         self._tries = tries
         self.requests_in_flight = 0
         # Batches on the wire whose records have not ended, by partition and in the order of
@@ -145,6 +151,9 @@ class ProduceSender:
         wire_expiry_ms = self._wire_expiry_ms
         if now_ms >= wire_expiry_ms:
             on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)
+        if not waiting and not on_the_wire:
+            self._wire_expiry_ms = wire_expiry_ms
+            return min(next_expiry_ms, wire_expiry_ms)
         # In the order of the appends, so that the callbacks run in it as well.
         for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
             self._fail_expired(batch, now_ms)
@@ -198,6 +207,16 @@ class ProduceSender:
 
     def step(self, now_ms: int) -> int:
         """Send the ready batches. Return after how many milliseconds the next step is due."""
+        delay_ms = self._send_ready(now_ms)
+        # A request has one batch of a partition at most. A step of its own for the next one would
+        # cost as much as the request. Each pass sends one, and a connection takes only a few. A
+        # batch that could not be sent is in doubt, and none may go behind it before its end.
+        while not delay_ms and not self._requests.has_unsent:
+            delay_ms = self._send_ready(now_ms)
+        return delay_ms
+
+    def _send_ready(self, now_ms: int) -> int:
+        """Send a request to each ready broker. Return 0 if there is more to send at once."""
         result = check_ready(self._accumulator, self._metadata, self._drained, now_ms)
         for topic in result.unknown_leader_topics:
             # The topic may have expired as idle while its records waited (as in Java).
@@ -226,12 +245,7 @@ class ProduceSender:
     def _send_to_node(self, node_id: int, queues: Sequence[PartitionQueue], now_ms: int) -> int:
         connection = ConnectionId(node_id)
         if not self._client.is_ready(connection, now_ms):
-            self._accumulator.update_node_latency(node_id, now_ms, can_drain=False)
-            # Only a broker that owes an answer wakes the sender by one. One that is being
-            # connected to does not.
-            if self._client.in_flight_count(connection):
-                self._accumulator.busy_nodes.add(node_id)
-            return max(1, self._client.ready_delay_ms(connection, now_ms))
+            return self._wait_for(connection, now_ms)
         self._accumulator.update_node_latency(node_id, now_ms, can_drain=True)
         drained = drain(self._accumulator, queues, self._drained, self._options.max_request_size)
         for batch, reason in drained.unfinished:
@@ -246,7 +260,21 @@ class ProduceSender:
                 self._accumulator.mute_partition(batch.topic_partition)
         if drained.batches:
             self._send_produce_request(connection, drained.batches, now_ms)
-        return 0 if drained.has_more else NEVER_MS
+        if not drained.has_more:
+            return NEVER_MS
+        # Asked here, since a pass that finds it out looks at all partitions first.
+        return (
+            0 if self._client.is_ready(connection, now_ms) else self._wait_for(connection, now_ms)
+        )
+
+    def _wait_for(self, connection: ConnectionId, now_ms: int) -> int:
+        """Note that a broker takes no more. Return when to look again without an event."""
+        self._accumulator.update_node_latency(connection.node_id, now_ms, can_drain=False)
+        # Only a broker that owes an answer wakes the sender by one. One that is being connected to
+        # does not.
+        if self._client.in_flight_count(connection):
+            self._accumulator.busy_nodes.add(connection.node_id)
+        return max(1, self._client.ready_delay_ms(connection, now_ms))
 
     def _fail_unfinished(self, batch: ProducerBatch, reason: Exception, now_ms: int) -> None:
         topic, partition = batch.topic_partition
@@ -275,7 +303,7 @@ class ProduceSender:
         # Before the request is sent, so that an exception leaves no batch on the wire as unsent.
         for batch in batches:
             batch.sent(now_ms)
-        self._record_sent(batches, now_ms)
+        self._sent.sent(batches, now_ms)
         self._requests.send(connection, request, partial(self._on_produce_end, batches), now_ms)
         self.requests_in_flight += 1
 
@@ -284,17 +312,6 @@ class ProduceSender:
         # For topics with an id, Produce v13 names the topic by it (KIP-516).
         topic_id = None if snapshot is None else snapshot.topic_id
         return ProducePartition(batch.topic_partition, batch.builder.build(), topic_id)
-
-    def _record_sent(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
-        metrics = self._metrics
-        record_count = 0
-        for batch in batches:
-            record_count += batch.record_count
-            metrics.observe("batch-size", batch.estimated_size_bytes, now_ms)
-            metrics.observe("record-queue-time", batch.drained_ms - batch.created_ms, now_ms)
-            metrics.observe("compression-rate", batch.builder.actual_compression_ratio, now_ms)
-        metrics.observe("records-per-request", record_count, now_ms)
-        metrics.count("record-send", record_count, now_ms)
 
     # --- the end of a request -------------------------------------------------------------------
 
@@ -323,9 +340,10 @@ class ProduceSender:
             self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
             return
         latency_ms = now_ms - response.request.created_ms
-        self._metrics.observe("request-latency", latency_ms, now_ms)
-        self._metrics.observe("produce-throttle-time", body.throttle_time_ms, now_ms)
+        self._sent.answered(latency_ms, body.throttle_time_ms, now_ms)
         self._handle_produce_response(batches, body, response.request.connection.node_id, now_ms)
+        if self._gate is not None:
+            self._gate.first_answer(now_ms)
 
     def _handle_produce_response(
         self, batches: Sequence[ProducerBatch], body: ProduceResponse, node_id: int, now_ms: int
