@@ -7,6 +7,8 @@ import random
 import struct
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
 import kafka.codec
@@ -269,3 +271,20 @@ def test_the_settings_offer_the_codecs_and_levels_that_there_are():
     for name in set(COMPRESSION_TYPES) - set(COMPRESSION_LEVELS):
         with pytest.raises(InvalidConfigurationError, match="no levels"):
             codec_for(name, level=1)
+
+
+def test_each_thread_keeps_a_compressor_for_zstd(monkeypatch):
+    made = []
+    new = zstandard.ZstdCompressor
+
+    def count(**settings):
+        made.append(threading.get_ident())
+        return new(**settings)
+
+    monkeypatch.setattr(compression, "_standard_zstd", lambda: None)
+    monkeypatch.setattr(zstandard, "ZstdCompressor", count)
+    compress = compression._make_zstd(None, 0)
+    assert len({compress(LONG) for _ in range(3)}) == 1
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(compress, LONG).result() == compress(LONG)
+    assert len(made) == len(set(made)) == 2
