@@ -105,6 +105,4 @@ def in_words_of(peer: str, table: str, codec: str = "none") -> dict[str, object]
         told["batch.num.messages"] = 1_000_000
     if codec != "none":
         told[_CODEC_NAMES.get(client, "compression_type")] = codec
-    if (client, table, codec) == ("txnproducer", "best", "lz4"):
-        told["compression_lz4_block_bytes"] = 262_144
     return told
