@@ -27,7 +27,8 @@ else:
     Axes = Any
 
 Draw: TypeAlias = Callable[[Axes, Results], bool]
-_COLORS = dict(zip(PEERS, plt.get_cmap("tab10").colors, strict=False))
+# Clients have colors; the limits are grey.
+_COLORS = dict(zip(PEERS, (*plt.get_cmap("tab10").colors[:9], "0.3", "0.5", "0.7"), strict=True))
 _MB = 1e6
 
 
