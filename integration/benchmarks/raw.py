@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat, zip_longest
 from typing import Any, cast
@@ -27,6 +28,7 @@ from txnproducer._protocol import messages as m
 from txnproducer._record.batch_builder import RecordBatchBuilder
 from txnproducer._record.format import ATTRIBUTES_OFFSET, CRC_OFFSET
 from txnproducer._wire.codec import WireCodec
+from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
 _VERSIONS = {
@@ -40,6 +42,12 @@ _VERSIONS = {
 _IN_FLIGHT = 5
 _LIMIT_S = 30.0
 _TIMEOUT_MS = 30_000
+_PAUSE_S = 0.05
+_UNSETTLED = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 _TIME_MS = 1_700_000_000_000
 _EPOCH_OFFSET = 51
 _EPOCH_BITS = 16
@@ -95,11 +103,10 @@ class RawSender:
     def _init_producer_id(self) -> None:
         assert self._id is not None
         question = m.FindCoordinatorRequest(self._id, m.CoordinatorType.TRANSACTION)
-        (found,) = self._links[-1].ask(question).coordinators
-        _check(found)
+        found = _settled(lambda: self._links[-1].ask(question).coordinators[0])
         self._coordinator = self._link(found.node.node_id)
-        answer = self._coordinator.ask(m.InitProducerIdRequest(self._id, 60_000))
-        _check(answer)
+        first = m.InitProducerIdRequest(self._id, 60_000)
+        answer = _settled(lambda: self._coordinator.ask(first))
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
     def _link(self, node_id: int) -> _Link:
@@ -275,6 +282,15 @@ def bodies(
             parts.append(m.ProducePartition(TopicPartition(job.topic, place), batch))
             room -= len(batch)
         yield m.ProduceRequest(transactional_id, -1, _TIMEOUT_MS, tuple(parts), True)
+
+
+def _settled(ask: Callable[[], Any]) -> Any:
+    """Ask again while a coordinator is being chosen, or loads its log."""
+    end = time.monotonic() + _LIMIT_S
+    while (answer := ask()).error_code in _UNSETTLED and time.monotonic() < end:
+        time.sleep(_PAUSE_S)
+    _check(answer)
+    return answer
 
 
 def _check(answer: Any) -> None:
