@@ -24,12 +24,12 @@ from integration.benchmarks.values import ABOUT_VALUES
 from integration.benchmarks.works import LONG, ONE, WORKS, Work
 from txnproducer.testing import EmbeddedKafka
 
-# A batch of a megabyte is more than G1 likes to move: it would be most of the broker's work, and
-# what is measured here are clients.
 # None: where temporary files lie.
 _LOGS: dict[str, Path | None] = {"memory": Path("/dev/shm"), "disk": None}
 # Of each measurement. Up to here a page cache takes what is written, and a disk costs nothing.
 _DISK_S = 10.0
+# A batch of a megabyte is more than G1 likes to move: it would be most of the broker's work, and
+# what is measured here are clients.
 _BROKERS_JVM = ("-Xms2g", "-Xmx2g", "-Xmn1500m", "-XX:+UseParallelGC")
 
 

@@ -3,8 +3,8 @@
 Why it exists: no client that asks a broker the same can be faster, so it shows how much of a
 client's time is the broker's. `raw.sender` writes batches without a producer id. `raw.loop` writes
 transactions, and begins the next one as soon as EndTxn is answered; `raw.waits` asks for the
-markers first. What differs from one transaction to the next, the epoch and with it the CRC, is
-written into the batches as they lie.
+markers first, again and again. The difference from one transaction to the next, the epoch and with
+it the CRC, is written into the batches as they lie.
 Owns: the requests and their connections. Must not know: clocks, works, the other peers. It reads
 errors, and mends none: a run with one has failed.
 """
@@ -56,7 +56,7 @@ _CRC_AND_EPOCH = (struct.Struct(">I"), struct.Struct(">h"))
 
 
 class RawSender:
-    """Produce requests without a producer id; a commit waits for the last answers."""
+    """Produce requests without a producer id, of which five are in flight."""
 
     is_transactional = False
 
@@ -69,14 +69,14 @@ class RawSender:
         if self._id is not None:
             self._init_producer_id()
         built = batches(job, rows, self._producer_id, self._epoch)
-        self._requests = [
-            (self._link(leader), Prebuilt(body))
+        of_leaders = [
+            [(self._link(leader), Prebuilt(body)) for body in bodies(job, mine, self._id)]
             for leader in dict.fromkeys(leaders.values())
-            for body in bodies(
-                job,
-                {place: each for place, each in built.items() if leaders[place] == leader},
-                self._id,
-            )
+            if (mine := {place: built[place] for place in built if leaders[place] == leader})
+        ]
+        # In turn, so that all brokers work at the same time.
+        self._requests = [
+            each for layer in zip_longest(*of_leaders) for each in layer if each is not None
         ]
 
     def begin(self) -> None:
@@ -87,16 +87,21 @@ class RawSender:
             link.send(request.buffer, request.body)
 
     def commit(self) -> None:
-        for link in self._links.values():
-            link.await_answers()
+        pass
 
     def close(self) -> None:
+        self._await_answers()
         for link in self._links.values():
             link.close()
+
+    def _await_answers(self) -> None:
+        for link in self._links.values():
+            link.await_answers()
 
     def _ask_for_leaders(self, job: Job) -> tuple[dict[int, m.BrokerNode], dict[int, int]]:
         answer = cast("m.MetadataResponse", self._links[-1].ask(m.MetadataRequest((job.topic,))))
         (topic,) = answer.topics
+        _check(topic)
         brokers = {broker.node_id: broker for broker in answer.brokers}
         return brokers, {each.partition: each.leader_id for each in topic.partitions}
 
@@ -121,7 +126,7 @@ class RawLoop(RawSender):
     is_transactional = True
 
     def commit(self) -> None:
-        super().commit()
+        self._await_answers()
         assert self._id is not None
         request = m.EndTxnRequest(
             self._id,
@@ -145,8 +150,11 @@ class RawWaits(RawLoop):
     def begin(self) -> None:
         assert self._id is not None
         question = m.DescribeTransactionsRequest((self._id,))
-        while self._coordinator.ask(question).transactions[0].state.startswith("Prepare"):
-            pass
+        is_written = False
+        while not is_written:
+            (transaction,) = self._coordinator.ask(question).transactions
+            _check(transaction)
+            is_written = not transaction.state.startswith("Prepare")
 
 
 class _Link:

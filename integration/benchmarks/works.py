@@ -64,6 +64,9 @@ class Work:
     is_quiet: bool = False
 
     def takes_part(self, peer: str, table: str, *, is_full: bool) -> bool:
+        # Their batches are built without the ratio that clients learn, so they would be small.
+        if peer in RAW and self.codec != "none":
+            return False
         if is_full:
             return table in self.tables and peer in (self.peers or (peer,))
         return peer in self.brief.get(table, ())

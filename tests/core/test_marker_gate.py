@@ -7,10 +7,10 @@ import pytest
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import DESCRIBE_VERSIONS
 from txnproducer._core.sending.gate_costs import FIRST_PAUSE
-from txnproducer._core.sending.marker_gate import FRESH_MS, GIVE_UP_MS
+from txnproducer._core.sending.marker_gate import FRESH_MS, GIVE_UP_MS, SLEPT_MS
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey
-from txnproducer.errors import ErrorCode, KafkaTimeoutError
+from txnproducer.errors import ErrorCode
 
 DESCRIBE, PRODUCE = ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.PRODUCE
 
@@ -179,8 +179,14 @@ def test_it_asks_again_after_a_transaction_that_came_too_early():
     harness = after_a_transaction()
     for _ in range(FIRST_PAUSE):
         commit_at_once(harness)
-    assert commit_at_once(harness, took_ms=20) == 0
-    assert commit_at_once(harness) == 1
+    assert commit_at_once(harness, took_ms=SLEPT_MS - 1) == 0
+    harness.run_for(1)
+    assert commit_at_once(harness, took_ms=SLEPT_MS) == 0
+    for _ in range(2 * FIRST_PAUSE):
+        assert commit_at_once(harness) == 1
+    # That sleep counted once.
+    assert commit_at_once(harness) == 0
+    assert commit_at_once(harness) == 0
 
 
 def test_offsets_that_came_too_early_count_as_well():
@@ -188,27 +194,57 @@ def test_offsets_that_came_too_early_count_as_well():
     for _ in range(FIRST_PAUSE):
         commit_at_once(harness)
     harness.client.prepare_find_coordinator()
-    harness.client.prepare_txn_offset_commit(delay_ms=20)
+    harness.client.prepare_txn_offset_commit(delay_ms=SLEPT_MS)
     harness.complete(harness.send_offsets())
     harness.commit()
     harness.begin_transaction()
     assert commit_at_once(harness) == 1
 
 
-def test_a_transaction_without_an_answer_does_not_count():
-    harness = after_a_transaction(request_timeout_ms=100, delivery_timeout_ms=100)
+@pytest.mark.parametrize("failure", ["refused", "lost"])
+def test_a_first_request_without_success_may_have_come_too_early(failure):
+    harness = after_a_transaction()
     for _ in range(FIRST_PAUSE):
         commit_at_once(harness)
     future = harness.send()
     harness.settle()
-    harness.run_for(100)
-    assert isinstance(future.exception(), KafkaTimeoutError)
-    harness.abort()
-    harness.begin_transaction()
-    harness.run_for(FRESH_MS)  # long enough that none would ask
-    harness.send()
-    harness.run_for(50)  # it connects again
-    harness.client.answer_produce(harness.client.waiting(PRODUCE)[-1])
+    (request,) = harness.client.waiting(PRODUCE)
+    if failure == "refused":
+        harness.client.answer_produce(request, ErrorCode.CONCURRENT_TRANSACTIONS)
+    else:
+        harness.client.fail(request)
+        harness.client.prepare_find_coordinator()
+    harness.client.prepare_produce()
+    harness.run_until(future.done)
     harness.commit()
     harness.begin_transaction()
+    assert commit_at_once(harness) == 1
+
+
+def test_of_several_brokers_the_one_that_sleeps_counts():
+    harness = after_a_transaction(node_count=2, topics={"topic": 4})
+    for _ in range(FIRST_PAUSE):
+        commit_at_once(harness)
+    futures = [harness.send(partition=partition) for partition in (0, 1)]
+    harness.settle()
+    quick, slow = harness.client.waiting(PRODUCE)
+    harness.client.answer_produce(quick)
+    harness.run_for(SLEPT_MS)
+    harness.client.answer_produce(slow)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    harness.commit()
+    harness.begin_transaction()
+    assert commit_at_once(harness) == 1
+
+
+def test_a_request_after_the_first_answer_does_not_count():
+    """The partitions are in the transaction by then, and a large batch takes its time."""
+    harness = after_a_transaction()
+    for _ in range(FIRST_PAUSE):
+        commit_at_once(harness)
+    harness.send()
+    harness.settle()
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
+    harness.run_for(1)
+    assert commit_at_once(harness, took_ms=SLEPT_MS) == 0
     assert commit_at_once(harness) == 0

@@ -154,6 +154,21 @@ def test_rows_for_a_partition_join_the_transaction_and_records_their_batch():
     assert [batch.topic_partition for batch in harness.sent_batches()] == [TP1]
 
 
+def test_rows_that_fill_a_batch_to_the_last_byte_wake_the_sender():
+    """The first row alone would have lingered as long as the batch before it."""
+    harness = with_three_partitions(linger_ms=1_000, batch_size=200)
+    harness.send(partition=0)
+    harness.run_for(10)
+    # 61 bytes are the batch's own, 7 those of a small record, and 9 those of a larger one.
+    rows = [b"x" * 50, b"x" * (200 - 61 - 57 - 9)]
+    assert len(append_all(harness, run_of(harness, rows, partition=1))) == 1
+    assert harness.core.needs_wakeup
+    append_all(harness, run_of(harness, [b"x"], partition=2))
+    harness.core.needs_wakeup = False
+    append_all(harness, run_of(harness, [b"x"], partition=2))
+    assert not harness.core.needs_wakeup
+
+
 def test_a_large_row_gets_a_batch_of_its_own():
     harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
     taken = append_all(harness, run_of(harness, [b"s", b"x" * 5_000, b"s", b"s"]))

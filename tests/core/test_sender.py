@@ -586,6 +586,25 @@ def test_the_sender_is_not_woken_for_a_batch_that_has_to_wait_for_an_answer():
     assert harness.core.needs_wakeup
 
 
+def test_a_step_sends_no_more_than_a_few_requests_to_a_broker_that_answers_none():
+    harness = CoreHarness(
+        transactional_id=None,
+        acks=0,
+        enable_idempotence=False,
+        batch_size=0,
+        max_in_flight_requests_per_connection=100,
+    )
+    harness.know_topics()
+    harness.send(partition=0)
+    harness.settle()
+    for _ in range(20):
+        harness.send(partition=0)
+    harness.step()
+    assert len(harness.client.sent(PRODUCE)) == 1 + 5
+    harness.settle()
+    assert len(harness.client.sent(PRODUCE)) == 1 + 20
+
+
 def send_behind_a_lingering_batch(partition=1, **settings):
     """Let a batch linger, and send a record 10 ms later. Return the harness."""
     harness = idempotent(linger_ms=100, **settings)

@@ -692,9 +692,9 @@ def test_time_spent_waiting_is_added_up():
 def test_rates_and_averages_forget_old_samples():
     metrics = Metrics(0)
     metrics.count("record-send", 30, 0)
-    metrics.average("request-latency").record(8, 0)
+    metrics.stat("request-latency").record(8, 0)
     assert metrics.snapshot(10_000)["record-send-rate"] == 3
-    metrics.average("request-latency").record(2, 31_000)
+    metrics.stat("request-latency").record(2, 31_000)
     now = metrics.snapshot(31_000)
     assert (now["request-latency-avg"], now["request-latency-max"]) == (5, 8)
     later = metrics.snapshot(95_000)
@@ -709,8 +709,8 @@ def test_rates_and_averages_forget_old_samples():
 )
 def test_a_sample_begins_a_new_window_after_30_s(at_ms, average, highest):
     metrics = Metrics(0)
-    metrics.average("batch-size").record(8, 0)
-    metrics.average("batch-size").record(2, at_ms)
+    metrics.stat("batch-size").record(8, 0)
+    metrics.stat("batch-size").record(2, at_ms)
     now = metrics.snapshot(at_ms)
     assert (now["batch-size-avg"], now["batch-size-max"]) == (average, highest)
     # The older one is forgotten a window after the one in which it was made.

@@ -7,7 +7,6 @@ import random
 import struct
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
@@ -273,18 +272,23 @@ def test_the_settings_offer_the_codecs_and_levels_that_there_are():
             codec_for(name, level=1)
 
 
-def test_each_thread_keeps_a_compressor_for_zstd(monkeypatch):
+@pytest.mark.parametrize(("level", "made_for_three"), [(None, 1), (9, 1), (10, 3)])
+def test_a_compressor_for_zstd_is_used_again(level, made_for_three, monkeypatch):
     made = []
     new = zstandard.ZstdCompressor
 
     def count(**settings):
-        made.append(threading.get_ident())
-        return new(**settings)
+        made.append(new(**settings))
+        return made[-1]
 
     monkeypatch.setattr(compression, "_standard_zstd", lambda: None)
     monkeypatch.setattr(zstandard, "ZstdCompressor", count)
-    compress = compression._make_zstd(None, 0)
+    compress = compression._make_zstd(level, 0)
     assert len({compress(LONG) for _ in range(3)}) == 1
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(compress, LONG).result() == compress(LONG)
-    assert len(made) == len(set(made)) == 2
+    assert len(made) == made_for_three
+
+
+def test_several_threads_compress_at_the_same_time():
+    compress = codec_for("zstd").compress
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(compress, [LONG] * 200)) == {compress(LONG)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import resource
 
 import pytest
 from hypothesis import given, settings
@@ -59,3 +61,47 @@ def test_batches_of_any_sizes_are_right(limit, wanted):
         if is_held:
             held.append((data, bytes(data)))
     assert all(data == copy for data, copy in held)
+
+
+def full_and_partial(limit, partial_bytes, count):
+    """Build batches as a transaction does: full ones, and a last one that is smaller."""
+    held = []
+    for number in range(count):
+        builder = RecordBatchBuilder(limit)
+        size = partial_bytes if number % 4 == 3 else limit
+        while builder.size_bytes < size and builder.append(0, None, b"x" * 1_000) is not None:
+            pass
+        held = [*held[-5:], builder.build()]
+    return held
+
+
+@pytest.mark.parametrize(
+    ("limit", "partial_bytes"),
+    [(65_536, 1_000), (65_536, 40_000), (1 << 20, 100_000), (1 << 20, 700_000), (4 << 20, 9_000)],
+)
+def test_batches_of_mixed_sizes_need_hardly_any_new_pages(limit, partial_bytes):
+    full_and_partial(limit, partial_bytes, 40)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    batches = 40
+    full_and_partial(limit, partial_bytes, batches)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    if limit <= 1 << 20:  # of larger ones, too few fit into the bound
+        assert faults * resource.getpagesize() < batches * limit // 4
+
+
+def test_a_batch_that_stays_in_use_hides_no_others():
+    stuck = batch(b"s" * 100, 40_000)
+    kept = {address(batch(b"a" * 100, 40_000)) for _ in range(20)}
+    assert address(batch(b"a" * 100, 40_000)) in kept
+    assert address(stuck) not in kept
+
+
+def test_a_forked_child_begins_without_any():
+    batch(b"a" * 100)
+    child = os.fork()
+    if not child:
+        # The parent's list is not its own: this would be the address of one of them.
+        is_right = bytes(batch(b"b" * 100))[-2:-1] == b"b"
+        os._exit(0 if is_right else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

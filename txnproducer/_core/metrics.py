@@ -93,7 +93,7 @@ class Metrics:
         self._totals[f"{name}-total"] += amount
         self._rates[name].record(amount, now_ms)
 
-    def average(self, name: str) -> Stat:
+    def stat(self, name: str) -> Stat:
         """Return a value's average and maximum: `batch-size`, `request-latency` ..."""
         return self._stats[name]
 

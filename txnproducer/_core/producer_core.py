@@ -142,7 +142,7 @@ class ProducerCore(Appender):
         self._refusals = LoginRefusals(metadata)
         self._coordinators = (
             None
-            if transactions is None or gate is None
+            if transactions is None or gate is None  # both or neither
             else CoordinatorSender(
                 transactions,
                 client,

@@ -17,6 +17,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.string cimport memcpy, memset
 
+import os
 from array import array
 
 from txnproducer._record.format import BATCH_OVERHEAD_BYTES, MAX_RECORD_OVERHEAD_BYTES
@@ -48,12 +49,17 @@ cdef extern from *:
     """
     #ifdef Py_GIL_DISABLED
         /* Another thread may take a reference meanwhile. */
-    #define txn_has_one_reference(object) 0
+    #define txn_keeps_buffers 0
     #else
-    #define txn_has_one_reference(object) (Py_REFCNT(object) == 1)
+    #define txn_keeps_buffers 1
     #endif
+    #define txn_has_one_reference(object) (Py_REFCNT(object) == 1)
+        /* What it has in memory, also beyond its length. */
+    #define txn_capacity(object) (((PyByteArrayObject *)(object))->ob_alloc - 1)
     """
+    bint txn_keeps_buffers
     bint txn_has_one_reference(PyObject* object) noexcept
+    Py_ssize_t txn_capacity(PyObject* object) noexcept
 
 cdef enum:
     OVERHEAD_BYTES = 61
@@ -61,11 +67,13 @@ cdef enum:
     FIRST_CAPACITY_BYTES = 1 << 20
     NO_ROOM = -1
 
-    # Of this size and above, buffers are used again: the pages of a new one cost a quarter of the
-    # time that its records take.
+    # Of this capacity and above, buffers are used again: the pages of a new one cost a quarter of
+    # the time that its records take.
     LEAST_KEPT_BYTES = 16 * 1024
-    # All that are kept together, in use or not.
+    # The capacity of all that are kept, in use or not.
     MOST_KEPT_BYTES = 8 * 1024 * 1024
+    # So many are looked at for one that is free.
+    MOST_LOOKS = 4
 
 cdef long long MAX_INT32 = 0x7FFFFFFF
 cdef long long MAX_INT64 = 0x7FFFFFFFFFFFFFFF
@@ -152,29 +160,57 @@ cdef list kept_buffers = []
 cdef Py_ssize_t kept_bytes = 0
 
 
-cdef bytearray kept_buffer(Py_ssize_t capacity):
-    """Return a buffer of this capacity that is free, or None."""
+cdef bytearray kept_buffer(Py_ssize_t least_bytes, Py_ssize_t most_bytes):
+    """Return a buffer that is free, as long as its capacity, or None.
+
+    Args:
+        least_bytes: of its capacity.
+        most_bytes: likewise; a larger one is left for larger batches.
+    """
     global kept_bytes
     cdef bytearray buffer
-    if capacity < LEAST_KEPT_BYTES or not kept_buffers:
-        return None
-    if not txn_has_one_reference(<PyObject*>kept_buffers[0]):
-        return None
-    buffer = kept_buffers.pop(0)
-    kept_bytes -= PyByteArray_GET_SIZE(buffer)
-    # It keeps its memory if it has enough.
-    PyByteArray_Resize(buffer, capacity)
-    return buffer
+    cdef PyObject* oldest
+    cdef Py_ssize_t capacity
+    for _ in range(min(MOST_LOOKS, len(kept_buffers))):
+        oldest = <PyObject*>kept_buffers[0]
+        capacity = txn_capacity(oldest)
+        if not txn_has_one_reference(oldest) or capacity > most_bytes:
+            # It must not hide those behind it.
+            kept_buffers.append(kept_buffers.pop(0))
+            continue
+        buffer = kept_buffers.pop(0)
+        kept_bytes -= capacity
+        if capacity >= least_bytes:
+            PyByteArray_Resize(buffer, capacity)  # within its memory, so nothing moves
+            return buffer
+        # It is too small, and makes room for one of the size that is wanted now.
+    return None
 
 
-cdef int keep_buffer(bytearray buffer) except -1:
-    """Keep a buffer that has its final size, to use it again once it is free."""
+cdef void keep_buffer(bytearray buffer) noexcept:
+    """Keep a buffer, to use it again once it is free."""
     global kept_bytes
-    cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
-    if size >= LEAST_KEPT_BYTES and kept_bytes + size <= MOST_KEPT_BYTES:
+    cdef Py_ssize_t capacity = txn_capacity(<PyObject*>buffer)
+    if not txn_keeps_buffers or capacity < LEAST_KEPT_BYTES:
+        return
+    if kept_bytes + capacity > MOST_KEPT_BYTES:
+        return
+    try:
         kept_buffers.append(buffer)
-        kept_bytes += size
-    return 0
+    except MemoryError:
+        return
+    kept_bytes += capacity
+
+
+def forget_kept_buffers():
+    """Forget them, in a forked child: threads that do not exist there may refer to them for ever."""
+    global kept_bytes
+    kept_buffers.clear()
+    kept_bytes = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_kept_buffers)
 
 
 cdef class RecordBuffer:
@@ -229,9 +265,10 @@ cdef class RecordBuffer:
             return 0
         if self._buffer is None:
             capacity = max(needed_bytes, min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
-            self._buffer = kept_buffer(capacity)
+            self._buffer = kept_buffer(capacity, 2 * max(capacity, self._size_limit_bytes))
             if self._buffer is None:
                 self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
+            capacity = PyByteArray_GET_SIZE(self._buffer)
         else:
             # Twice as much, but not more than the batch may use.
             capacity = max(needed_bytes, min(2 * self._capacity, self._memory_bytes))
@@ -351,17 +388,24 @@ cdef class RecordBuffer:
 
         A later call returns the same, until `drop`: an interrupt may have lost the first result.
         """
+        cdef bytearray whole = self._buffer
         if not self.is_taken:
-            if self._buffer is None:
+            if whole is None:
                 self._buffer = bytearray(OVERHEAD_BYTES)
             else:
-                PyByteArray_Resize(self._buffer, self.size_bytes)
+                if 2 * self.size_bytes < self._capacity and self._capacity >= LEAST_KEPT_BYTES:
+                    # A copy of the few bytes costs less than the pages of the next large buffer.
+                    self._buffer = PyByteArray_FromStringAndSize(self._data, self.size_bytes)
+                else:
+                    PyByteArray_Resize(whole, self.size_bytes)
                 memset(PyByteArray_AS_STRING(self._buffer), 0, OVERHEAD_BYTES)
-                keep_buffer(self._buffer)
             self._data = NULL
             self._capacity = 0
             self._certain_limit_bytes = -1
             self.is_taken = True
+            # Last, since everything above belongs together.
+            if whole is not None:
+                keep_buffer(whole)
         return self._buffer
 
     def drop(self):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import gzip
 import struct
-import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +48,9 @@ _LZ4_LOWEST_HIGH_COMPRESSION: Final = 3
 # in data that can hardly be compressed.
 LZ4_BLOCKS: Final = MappingProxyType({65_536: 4, 262_144: 5, 1_048_576: 6, 4_194_304: 7})
 LEAST_LZ4_BLOCK_BYTES: Final = min(LZ4_BLOCKS)
+
+# The highest level with compressors that are kept. They take 1 to 5 MB each, and above it up to 19.
+_HIGHEST_KEPT_ZSTD: Final = 9
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)  # its own and the oldest that can read it
@@ -257,14 +259,18 @@ def _make_zstd(level: int | None, _: int) -> Compress:
     if standard is not None:
         return lambda data: bytes(standard.compress(data, wanted))
     zstandard = _library("zstandard", "zstd")
-    # A compressor object belongs to one thread at a time. A new one for each batch of 64 KB would
-    # cost 6 % more time.
-    kept = threading.local()
+    # A compressor belongs to one call at a time. A new one for each batch of 64 KB would cost 6 %
+    # more time. There are never more than calls at the same time.
+    spares: list[Any] = []
 
     def compress(data: bytes | memoryview) -> bytes:
-        if not hasattr(kept, "compressor"):
-            kept.compressor = zstandard.ZstdCompressor(level=wanted)
-        frame: bytes = kept.compressor.compress(data)
+        try:
+            compressor = spares.pop()
+        except IndexError:
+            compressor = zstandard.ZstdCompressor(level=wanted)
+        frame: bytes = compressor.compress(data)
+        if wanted <= _HIGHEST_KEPT_ZSTD:
+            spares.append(compressor)
         return frame
 
     return compress

@@ -360,9 +360,13 @@ class Appender:
         self._join_transaction(queue)
         # A wake-up costs the sending thread a system call, and both threads a switch. It is left
         # out where the sender would find nothing to do.
+        self.wake_sender_for(queue)
+        return outcome
+
+    def wake_sender_for(self, queue: PartitionQueue) -> None:
+        """Ask for a step if the sender has work for a partition now."""
         if not self._can_sender_sleep(queue):
             self.needs_wakeup = True
-        return outcome
 
     def _can_sender_sleep(self, queue: PartitionQueue) -> bool:
         """Return whether the sender can do no more for a partition before something wakes it."""
@@ -385,9 +389,10 @@ class Appender:
 
     def _only_lingers(self, queue: PartitionQueue) -> bool:
         """Return whether a queue's batch lingers, and the sender looks before its time is up."""
-        (head, *others) = queue.batches
-        linger_ms = self._accumulator.options.linger_ms
-        return not (others or head.is_full or self._next_step_ms > head.created_ms + linger_ms)
+        head = queue.batches[0]
+        if len(queue.batches) > 1 or head.is_full:
+            return False
+        return self._next_step_ms <= head.created_ms + self._accumulator.options.linger_ms
 
     def _join_transaction(self, queue: PartitionQueue) -> None:
         if self.transaction_manager is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from txnproducer._core.append.appender import Appender
 from txnproducer._core.batches.append_blocked import AppendBlocked
 from txnproducer._core.batches.batch_future import RowsTaken
-from txnproducer._core.batches.partition_queues import TopicQueues
+from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
 from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._record.implementation import Rows
@@ -79,7 +79,8 @@ class RowAppender:
         if blocked is None:
             self._appender.refuse_if_ended(run.transaction)
         if blocked is None and self._appender.can_append_fast:
-            batch = self._open_batch(topic, run.partition)
+            queue = self._queue(topic, run.partition)
+            batch = None if queue is None else queue.open_batch
             if batch is not None:
                 taken = self._fill(run, batch, batch.record_count, 0)
                 # A batch that takes no row is full. The slow path then closes it and opens the
@@ -95,17 +96,21 @@ class RowAppender:
             return outcome
         # The first row is in: it counts as taken even if an exception comes below.
         run.next += 1
-        batch = self._open_batch(topic, run.partition)
-        if batch is None:
+        queue = self._queue(topic, run.partition)
+        batch = None if queue is None else queue.open_batch
+        if queue is None or batch is None:
             raise IllegalStateError(f"a record of {topic!r} was taken by no batch")
-        return self._fill(run, batch, batch.record_count - 1, 1)
+        taken = self._fill(run, batch, batch.record_count - 1, 1)
+        # The first row alone would only linger.
+        if batch.is_full:
+            self._appender.wake_sender_for(queue)
+        return taken
 
-    def _open_batch(self, topic: str, partition: int | None) -> ProducerBatch | None:
+    def _queue(self, topic: str, partition: int | None) -> PartitionQueue | None:
         queues = self._topics.get(topic)
         if queues is None:
             return None
-        queue = queues.sticky_queue if partition is None else queues.queues.get(partition)
-        return None if queue is None else queue.open_batch
+        return queues.sticky_queue if partition is None else queues.queues.get(partition)
 
     def _fill(
         self, run: RowRun, batch: ProducerBatch, first_index: int, taken_before: int

@@ -231,12 +231,14 @@ class CoordinatorSender:
         if isinstance(body, EndTxnResponse) and not body.error_code:
             self._gate.transaction_ended(now_ms)
         if body is not None:
-            if handler.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS:
-                self._gate.first_answer(now_ms)
             handler.on_response(body)
         else:
             failure = response.failure or ResponseFailure.DISCONNECTED
             handler.on_failure(failure, response.error)
+        # After the handler, which knows whether it was refused.
+        if handler.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS:
+            is_refused = body is None or handler.is_retry
+            self._gate.note_end(response.request.created_ms, now_ms, is_refused=is_refused)
         if handler.is_retry:
             self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
             if body is not None:

@@ -1,18 +1,18 @@
 """Decides whether to ask for the markers of the last transaction, by the costs of both ways.
 
-Why it exists: a question costs each transaction a round trip. Without it, each transaction that
-comes too early costs 20 ms in the broker. Which is more depends on the coordinator and on the
-machine: 3 % came too early on one machine, and none of 2,000 on another.
+Why it exists: a question holds each transaction for a round trip. Without it, each transaction
+that comes too early is put to sleep in the broker. Which costs more depends on the coordinator and
+on the machine: 3 % came too early on one machine, and none of 2,000 on another.
 
 Owns: the costs, and the choice. Must not know: requests, transactions.
 
 Rules:
-* The cost of a transaction is the time from the moment in which its first request waited until
-  that was answered. The core's clock has milliseconds, which is enough for an average: the phases
-  of the clock even out.
-* It asks at first. After some transactions it tries to go without, and goes back to asking as soon
-  as the last of these have cost more than asking would have. Each failed trial doubles the time to
-  the next one, so that trials cost next to nothing where they always fail.
+* Time counts in milliseconds, as the core's clock has it. That is enough for the average of many
+  questions: the phases of the clock even out.
+* It asks at first. After some transactions it tries without, and goes back to asking when the
+  transactions that slept have cost more than the questions would have.
+* Each failed trial doubles the time to the next one, so that trials cost next to nothing where
+  they always fail.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Final
 # Transactions that ask before a trial, at the least and at the most.
 FIRST_PAUSE: Final = 64
 LONGEST_PAUSE: Final = 8_192
-# Costs that count, in transactions.
+# Transactions without a question whose sleep counts.
 WINDOW: Final = 200
-# Transactions in a row that do not ask. Then some ask again, to know what that costs now.
+# Transactions in a row without a question. Then some ask again, to know the cost of that.
 LONGEST_RUN: Final = 2_000
-# What a run may cost more than asking. A request that is put to sleep takes 20 ms.
+# The broker's pause before it looks again (add.partitions.to.txn.retry.backoff.ms).
+SLEEP_MS: Final = 20
+# The loss that ends a run. Below one sleep, or the first of a trial would not end it.
 ALLOWED_LOSS_MS: Final = 15
 
 
@@ -36,58 +38,33 @@ class GateCosts:
 
     def __init__(self) -> None:
         self._pause = FIRST_PAUSE
-        self._asked: _Window = _Window()
-        self._went: _Window = _Window()
-        self._is_going = False
+        self._questions = 0
+        self._held_ms = 0
+        self._run = 0
+        self._slept: deque[bool] = deque(maxlen=WINDOW)
 
     @property
     def must_ask(self) -> bool:
         """Whether the next transaction should ask."""
-        return not self._is_going
+        return self._questions < self._pause
 
-    def asked(self, cost_ms: int) -> None:
-        """Note the cost of a transaction that asked."""
-        self._asked.add(cost_ms)
-        if self._asked.count >= self._pause:
-            self._went = _Window()
-            self._is_going = True
+    def note_question(self, held_ms: int) -> None:
+        """Note the time for which a question has held a transaction."""
+        self._questions += 1
+        self._held_ms += held_ms
 
-    def went(self, cost_ms: int) -> None:
-        """Note the cost of a transaction that did not ask."""
-        went = self._went
-        went.add(cost_ms)
-        if went.loss_ms(self._asked) > ALLOWED_LOSS_MS:
+    def note_without_question(self, *, has_slept: bool) -> None:
+        """Note whether a transaction that did not ask was put to sleep."""
+        self._run += 1
+        self._slept.append(has_slept)
+        saved_ms = len(self._slept) * self._held_ms / self._questions
+        if sum(self._slept) * SLEEP_MS - saved_ms > ALLOWED_LOSS_MS:
             self._ask_again(min(2 * self._pause, LONGEST_PAUSE))
-        elif went.count >= LONGEST_RUN:
+        elif self._run >= LONGEST_RUN:
             self._ask_again(FIRST_PAUSE)
 
     def _ask_again(self, pause: int) -> None:
         self._pause = pause
-        # The costs of before may be out of date.
-        self._asked = _Window()
-        self._is_going = False
-
-
-class _Window:
-    """The sum of the last costs.
-
-    Attributes:
-        count: of all costs.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._costs: deque[int] = deque(maxlen=WINDOW)
-        self._sum_ms = 0
-
-    def add(self, cost_ms: int) -> None:
-        self.count += 1
-        if len(self._costs) == WINDOW:
-            self._sum_ms -= self._costs[0]
-        self._costs.append(cost_ms)
-        self._sum_ms += cost_ms
-
-    def loss_ms(self, other: _Window) -> float:
-        """Return the sum of these costs above as many of the other's average."""
-        average_ms = other._sum_ms / len(other._costs)
-        return self._sum_ms - len(self._costs) * average_ms
+        # From the beginning: the coordinator may be a quicker one now.
+        self._questions = self._held_ms = self._run = 0
+        self._slept.clear()

@@ -37,6 +37,9 @@ FRESH_MS: Final = 10
 GIVE_UP_MS: Final = 50
 # The first questions follow each other at once; after these there is one in a millisecond.
 _EAGER_QUESTIONS: Final = 6
+# A first request that takes as long was put to sleep. Or its broker is so slow that a question
+# does not matter.
+SLEPT_MS: Final = 15
 # PrepareCommit, PrepareAbort: the end is decided, and some markers are still missing.
 _UNFINISHED: Final = "Prepare"
 
@@ -66,25 +69,45 @@ class MarkerGate:
         self._transaction = 0
         self._is_asking = False
         self._costs = GateCosts()
-        # When data waited first; None once the cost is known, or does not count.
-        self._waited_from_ms: int | None = None
+        self._asked_ms = 0
+        # Of the present transaction: whether it goes without a question, the time of its first
+        # answer, and whether a request that was sent before that was put to sleep.
+        self._is_going = False
+        self._first_answer_ms: int | None = None
+        self._has_slept = False
 
     def transaction_ended(self, now_ms: int) -> None:
         """Note that EndTxn was answered: the markers are being written."""
+        if self._is_going:
+            self._costs.note_without_question(has_slept=self._has_slept)
+        self._is_going = self._has_slept = False
+        self._first_answer_ms = None
         self._is_open = False
         self._ended_ms = self._next_question_ms = now_ms
         self._questions = 0
         self._transaction += 1
         self._is_asking = False
-        self._waited_from_ms = None
 
-    def first_answer(self, now_ms: int) -> None:
-        """Note that a request of the present transaction was answered."""
-        if self._waited_from_ms is None:
+    @property
+    def is_measuring(self) -> bool:
+        """Whether the ends of the present transaction's requests are of interest."""
+        return self._is_going
+
+    def note_end(self, sent_ms: int, now_ms: int, *, is_refused: bool) -> None:
+        """Note the end of a request of the present transaction.
+
+        Args:
+            sent_ms: when it was sent.
+            now_ms: the time.
+            is_refused: whether it was refused, or had no answer. It may have come too early.
+        """
+        if not self._is_going:
             return
-        note = self._costs.asked if self._questions else self._costs.went
-        note(now_ms - self._waited_from_ms)
-        self._waited_from_ms = None
+        if self._first_answer_ms is None:
+            self._first_answer_ms = now_ms
+        # Later requests find the partitions added. Those to other brokers were sent before.
+        if sent_ms <= self._first_answer_ms:
+            self._has_slept |= is_refused or now_ms - sent_ms >= SLEPT_MS
 
     def wait_ms(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         """Return how long to wait before looking again, or None if the gate is open.
@@ -100,9 +123,9 @@ class MarkerGate:
         if now_ms < self._next_question_ms:
             return self._next_question_ms - now_ms
         if not self._questions:
-            self._waited_from_ms = now_ms
+            self._asked_ms = now_ms
             if self._identity.is_transaction_v2_enabled and not self._costs.must_ask:
-                self._is_open = True
+                self._is_open = self._is_going = True
                 return None
         return self._ask(coordinator, now_ms)
 
@@ -113,7 +136,6 @@ class MarkerGate:
     def _ask(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         if coordinator is None or not self._can_ask(coordinator, now_ms):
             self._is_open = True
-            self._waited_from_ms = None
             return None
         transaction = self._transaction
         self._requests.send(
@@ -143,8 +165,10 @@ class MarkerGate:
             return
         (description, *_) = body.transactions
         # An error is no proof of missing markers, so it opens the gate.
-        self._is_open = description.error_code != 0 or not description.state.startswith(
-            _UNFINISHED
-        )
+        if description.error_code == 0 and not description.state.startswith(_UNFINISHED):
+            self._costs.note_question(now_ms - self._asked_ms)
+            self._is_open = True
+            return
+        self._is_open = description.error_code != 0
         pause_ms = 0 if self._questions < _EAGER_QUESTIONS else 1
         self._next_question_ms = now_ms + pause_ms

@@ -77,6 +77,8 @@ _MAYBE_WRITTEN = frozenset(
     }
 )
 
+_MOST_PASSES = 5  # of a step, as many as a connection usually takes requests
+
 _CODE_OF_FAILURE = {
     ResponseFailure.DISCONNECTED: ErrorCode.NETWORK_EXCEPTION,
     ResponseFailure.TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
@@ -207,12 +209,15 @@ class ProduceSender:
 
     def step(self, now_ms: int) -> int:
         """Send the ready batches. Return after how many milliseconds the next step is due."""
-        delay_ms = self._send_ready(now_ms)
+        delay_ms = 0
         # A request has one batch of a partition at most. A step of its own for the next one would
-        # cost as much as the request. Each pass sends one, and a connection takes only a few. A
-        # batch that could not be sent is in doubt, and none may go behind it before its end.
-        while not delay_ms and not self._requests.has_unsent:
+        # cost as much as the request. The bound is for connections that take any number (acks=0):
+        # nothing reaches a socket before the step has ended.
+        for _ in range(_MOST_PASSES):
             delay_ms = self._send_ready(now_ms)
+            # A batch that could not be sent is in doubt. None may go behind it before its end.
+            if delay_ms or self._requests.has_unsent:
+                break
         return delay_ms
 
     def _send_ready(self, now_ms: int) -> int:
@@ -319,6 +324,22 @@ class ProduceSender:
         self, batches: Sequence[ProducerBatch], response: ClientResponse, now_ms: int
     ) -> None:
         self.requests_in_flight -= 1
+        try:
+            self._settle_batches(batches, response, now_ms)
+        finally:
+            self._note_end(response, now_ms)
+
+    def _note_end(self, response: ClientResponse, now_ms: int) -> None:
+        body = response.body
+        if self._gate is not None and self._gate.is_measuring:
+            is_refused = not isinstance(body, ProduceResponse) or any(
+                partition.error_code for partition in body.partitions
+            )
+            self._gate.note_end(response.request.created_ms, now_ms, is_refused=is_refused)
+
+    def _settle_batches(
+        self, batches: Sequence[ProducerBatch], response: ClientResponse, now_ms: int
+    ) -> None:
         if response.failure is not None:
             if self._transactions is not None and response.failure.was_sent:
                 # A copy may still be on its way, and arrive in a later transaction.
@@ -342,8 +363,6 @@ class ProduceSender:
         latency_ms = now_ms - response.request.created_ms
         self._sent.answered(latency_ms, body.throttle_time_ms, now_ms)
         self._handle_produce_response(batches, body, response.request.connection.node_id, now_ms)
-        if self._gate is not None:
-            self._gate.first_answer(now_ms)
 
     def _handle_produce_response(
         self, batches: Sequence[ProducerBatch], body: ProduceResponse, node_id: int, now_ms: int

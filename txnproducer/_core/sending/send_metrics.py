@@ -21,12 +21,12 @@ class SendMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._batch_sizes = metrics.average("batch-size")
-        self._queue_times = metrics.average("record-queue-time")
-        self._compression_rates = metrics.average("compression-rate")
-        self._records_per_request = metrics.average("records-per-request")
-        self._latencies = metrics.average("request-latency")
-        self._throttle_times = metrics.average("produce-throttle-time")
+        self._batch_sizes = metrics.stat("batch-size")
+        self._queue_times = metrics.stat("record-queue-time")
+        self._compression_rates = metrics.stat("compression-rate")
+        self._records_per_request = metrics.stat("records-per-request")
+        self._latencies = metrics.stat("request-latency")
+        self._throttle_times = metrics.stat("produce-throttle-time")
 
     def sent(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
         """Note a request and its batches."""
