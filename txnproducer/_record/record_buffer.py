@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -30,10 +31,14 @@ from .format import (
     Header,
     varint,
 )
+from .value_runs import ValueRun
 
 # Larger values are kept unchanged until `take`: a copy of each would double a batch's memory,
 # which the allocator then returns to the system and faults in again for every batch.
 _JOINED_VALUE_BYTES: Final = 4096
+# Records that are appended together are joined up to this size on average. The pieces of larger
+# ones cost `take` little, and are less memory than a copy.
+_JOINED_RECORD_BYTES: Final = 512
 _NULL: Final = varint(-1)
 _ZERO: Final = varint(0)
 # A record's length and its attributes, which are always zero, as one piece, indexed by the length.
@@ -110,6 +115,10 @@ class RecordBuffer:
     def estimated_size_bytes(self) -> int:
         """The expected size of the finished batch, by the growth that was set."""
         return BATCH_OVERHEAD_BYTES + int((self.size_bytes - BATCH_OVERHEAD_BYTES) * self._growth)
+
+    def _estimate(self, size_bytes: int) -> int:
+        # The property does not call it: that would cost each record for which `fits` is asked.
+        return BATCH_OVERHEAD_BYTES + int((size_bytes - BATCH_OVERHEAD_BYTES) * self._growth)
 
     def fits(self, record_bytes: int) -> bool:
         """Return whether a record of this size would be taken. An empty batch takes any."""
@@ -198,6 +207,51 @@ class RecordBuffer:
             raise no_headers()
         index = self.append(timestamp_ms, key, value, headers)
         return NO_ROOM if index is None else index
+
+    def append_values(self, values: Sequence[bytes]) -> int:
+        """Append records without key and headers. Return the number that there was room for.
+
+        They follow a record that `append` has just taken, and have its timestamp. The next one is
+        again for `append`: it may not fit, or may have a longer index.
+
+        Args:
+            values: exactly bytes.
+        """
+        count = self.record_count
+        if self.is_taken or not count or not values:
+            return 0
+        run = ValueRun(self._timestamp_varint, count, values)
+        sizes = run.sizes_of_batch(self.size_bytes)
+        taken = self._fitting(run, sizes)
+        if not taken:
+            return 0
+        size_bytes = sizes[taken]
+        pieces = run.pieces(taken)
+        if size_bytes - self.size_bytes <= taken * _JOINED_RECORD_BYTES:
+            pieces = [_join(pieces)]
+        # No call from here on: a signal can arrive with one, and would leave half the records.
+        self._chunks += pieces
+        self.size_bytes = size_bytes
+        self.record_count = count + taken
+        return taken
+
+    def _fitting(self, run: ValueRun, sizes: Sequence[int]) -> int:
+        """Return the number of records that fit, by the batch's size before and after each."""
+        limit_bytes = self._size_limit_bytes
+        certain = bisect_right(sizes, self._certain_limit_bytes) - 1
+        in_memory = bisect_right(sizes, self._memory_bytes) - 1
+        if certain == in_memory:
+            return max(certain, 0)
+        # Where the largest record would fit, each does. Those after are looked at as by `fits`.
+        room_bytes = limit_bytes - run.largest_bytes()
+        by_estimate = bisect_right(sizes, room_bytes, key=self._estimate)
+        count = max(certain, min(by_estimate, in_memory))
+        while count < in_memory:
+            record_bytes = sizes[count + 1] - sizes[count]
+            if self._estimate(sizes[count]) + record_bytes > limit_bytes:
+                break
+            count += 1
+        return count
 
     def body(self) -> bytes:
         """Return a copy of the encoded records, of a batch that is not taken."""
