@@ -65,7 +65,7 @@ def test_batches_of_any_sizes_are_right(limit, wanted):
 
 def full_and_partial(limit, partial_bytes, count):
     """Build batches as a transaction does: full ones, and a last one that is smaller."""
-    held = []
+    held: list[bytearray] = []
     for number in range(count):
         builder = RecordBatchBuilder(limit)
         size = partial_bytes if number % 4 == 3 else limit

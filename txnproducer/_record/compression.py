@@ -49,7 +49,7 @@ _LZ4_LOWEST_HIGH_COMPRESSION: Final = 3
 LZ4_BLOCKS: Final = MappingProxyType({65_536: 4, 262_144: 5, 1_048_576: 6, 4_194_304: 7})
 LEAST_LZ4_BLOCK_BYTES: Final = min(LZ4_BLOCKS)
 
-# The highest level with compressors that are kept. They take 1 to 5 MB each, and above it up to 19.
+# The highest level with compressors that are kept. They take 1 to 5 MB each, above it up to 19.
 _HIGHEST_KEPT_ZSTD: Final = 9
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
