@@ -11,6 +11,7 @@ from txnproducer._core.sending.gate_costs import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     LONGEST_RUN,
+    SHORT_PAUSE,
     SLEEP_MS,
     WINDOW,
     GateCosts,
@@ -68,13 +69,15 @@ def test_only_the_last_transactions_count():
 
 def test_a_long_run_ends_so_that_the_cost_of_asking_is_known_again():
     costs = GateCosts()
-    for _ in range(2):
-        ask(costs, FIRST_PAUSE, held_ms=50)
-        go(costs, LONGEST_RUN)
-    ask(costs, FIRST_PAUSE, held_ms=0)
+    ask(costs, FIRST_PAUSE, held_ms=50)
+    go(costs, LONGEST_RUN)
+    ask(costs, SHORT_PAUSE, held_ms=50)
+    go(costs, LONGEST_RUN)
+    ask(costs, SHORT_PAUSE, held_ms=0)
     # The former cost of asking would have paid for it, and so would the long run.
     go(costs, 1, has_slept=True)
-    assert costs.must_ask
+    ask(costs, FIRST_PAUSE)
+    assert not costs.must_ask
 
 
 def play(costs, transactions, sleeps):
