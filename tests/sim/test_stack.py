@@ -74,7 +74,7 @@ def start(baton: Baton, work: Callable[[], object], process: str = "") -> Virtua
 def test_a_run_has_no_violation(seed):
     result = run_stack_seed(seed)
     assert result.violations == []
-    assert result.claims["committed"] >= 3
+    assert result.claims["committed"] >= 2
     assert result.requests > 20
 
 
