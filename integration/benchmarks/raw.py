@@ -303,4 +303,4 @@ def _settled(ask: Callable[[], Any]) -> Any:
 
 def _check(answer: Any) -> None:
     if answer.error_code:
-        raise RuntimeError(f"{answer}")
+        raise RuntimeError(f"{type(answer).__name__}: {ErrorCode(answer.error_code).name}")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -36,6 +37,8 @@ _ADMIN_S = 30.0
 _TOPIC_S = 60.0
 # Of the seconds that are measured: as fast as they get after a few transactions.
 _WARM_OTHERS = 0.5
+# Characters of an error in a table, which ends with a whole word.
+_LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ class Bench:
         told = done.stdout.splitlines()
         if done.returncode or not told:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]
-            raise FailedRunError(f"ended with {done.returncode}: {last[0][:200]}")
+            why = shorten(last[0], _LONGEST_ERROR)
+            raise FailedRunError(f"ended with {done.returncode}: {why}")
         return cast("Told", json.loads(told[-1]))
 
     def _command(self, job: Job) -> list[str]:
@@ -168,7 +172,8 @@ class Bench:
         try:
             self._kafka.create_topic(topic, partitions=partitions, timeout=_TOPIC_S)
         except KafkaError as error:
-            raise FailedRunError(f"its topic was not made: {str(error)[:200]}") from error
+            why = shorten(str(error), _LONGEST_ERROR)
+            raise FailedRunError(f"its topic was not made: {why}") from error
 
     def _stable_end(self, topic: str, partitions: int) -> int:
         places = [TopicPartition(topic, number) for number in range(partitions)]
