@@ -58,6 +58,7 @@ AS_THEY_ARE = {
         "results",
     ),
     "txnproducer._core.sequences": ("partition_map", "sequence_manager"),
+    "txnproducer._core.transactions": ("state",),
 }
 # Several threads read these without a lock. If they were compiled, only the GIL would keep the
 # reads whole and in order. Interpreted, the interpreter does.

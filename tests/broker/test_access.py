@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -145,10 +144,10 @@ REFUSALS = {
     "Produce, id and topic": Refusal(lambda w: produce(w, T0), (ID, TOPIC_T), [ID_REFUSED]),
     "Produce without an id, id": Refusal(lambda w: produce(idempotent(w), T0), (ID,), [NONE]),
     "Produce with unknown acks, id": Refusal(
-        lambda w: replace(produce(w, T0, OTHER), acks=2), (ID,), [ID_REFUSED, ID_REFUSED]
+        lambda w: produce(w, T0, OTHER)._replace(acks=2), (ID,), [ID_REFUSED, ID_REFUSED]
     ),
     "Produce with unknown acks, topic": Refusal(
-        lambda w: replace(produce(w, T0, OTHER), acks=2),
+        lambda w: produce(w, T0, OTHER)._replace(acks=2),
         (TOPIC_T,),
         [TOPIC_REFUSED, ErrorCode.INVALID_REQUIRED_ACKS],
     ),
@@ -226,5 +225,5 @@ def test_partitions_of_a_refused_topic_are_left_out_of_a_description():
 def test_a_transactional_batch_without_an_id_is_refused_as_if_its_id_were():
     bench = Bench()
     who = bench.init()
-    request = replace(produce(who, T0), transactional_id=None)
+    request = produce(who, T0)._replace(transactional_id=None)
     assert codes_of(bench.ask(request)) == [ID_REFUSED]

@@ -23,7 +23,7 @@ def written_but_refused(answer):
         partition._replace(error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, base_offset=-1)
         for partition in answer.partitions
     ]
-    return replace(answer, partitions=tuple(refused))
+    return answer._replace(partitions=tuple(refused))
 
 
 def limit_batches(cluster, limit_bytes):
@@ -146,7 +146,7 @@ def too_large(answer):
         partition._replace(error_code=ErrorCode.MESSAGE_TOO_LARGE, base_offset=-1)
         for partition in answer.partitions
     ]
-    return replace(answer, partitions=tuple(refused))
+    return answer._replace(partitions=tuple(refused))
 
 
 def test_a_part_that_the_broker_takes_for_the_whole_keeps_its_records_timestamps():

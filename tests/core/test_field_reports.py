@@ -128,7 +128,7 @@ def test_a_commit_after_the_time_outs_abort_certainly_failed_and_a_new_producer_
     def answered(response):
         assert response.error_code == ErrorCode.INVALID_TXN_STATE
         harness.rewrite[END_TXN] = answered  # a fence is asked for once more
-        return replace(response, error_code=code)
+        return response._replace(error_code=code)
 
     harness.rewrite[END_TXN] = answered
     with pytest.raises(kind) as told:

@@ -60,7 +60,7 @@ def as_of(answer: m.Response, version: int) -> m.Response:
     """Return an answer of the model without the fields that a version of its API has not."""
     if isinstance(answer, m.ProduceResponse) and version < 5:
         parts = tuple(each._replace(log_start_offset=-1) for each in answer.partitions)
-        return replace(answer, partitions=parts)
+        return answer._replace(partitions=parts)
     if isinstance(answer, m.MetadataResponse) and version < 10:
         [topic] = answer.topics
         if version < 7:

@@ -841,8 +841,8 @@ MUTANTS = (
     Mutant(
         "interrupted-start-goes-no-further",
         "_core/transactions/operation.py",
-        "if pending is not None and pending.start is not None:",
-        "if False:",
+        "        if self.start is not None:\n",
+        "        if False:\n",
         "an operation that has begun goes on by itself",
     ),
     Mutant(

@@ -45,9 +45,21 @@ _VALID_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class TopicSnapshot:
-    """One topic: its id and its partitions' leaders, by partition number."""
+    """One topic: its id and its partitions' leaders, by partition number.
 
-    __slots__ = ("available", "leader_epochs", "leader_ids", "topic", "topic_id")
+    Attributes:
+        partition_count: how many partitions the topic has.
+        available: those with a leader.
+    """
+
+    __slots__ = (
+        "available",
+        "leader_epochs",
+        "leader_ids",
+        "partition_count",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(
         self, topic: str, topic_id: bytes | None, leader_ids: list[int], leader_epochs: list[int]
@@ -57,11 +69,7 @@ class TopicSnapshot:
         self.leader_ids = leader_ids
         self.leader_epochs = leader_epochs
         self.available = [p for p, leader in enumerate(leader_ids) if leader != NO_LEADER]
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions the topic has."""
-        return len(self.leader_ids)
+        self.partition_count = len(leader_ids)
 
     def partitions(self) -> tuple[PartitionMetadata, ...]:
         """Return all partitions with their leaders."""

@@ -29,8 +29,7 @@ class ConnectionId(NamedTuple):
     channel: Channel = Channel.DATA
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRequest:
+class ClientRequest(NamedTuple):
     """A request on its way. `correlation_id` is the core's own token, not the wire's number."""
 
     # A number of the wire is unique within one connection only.
@@ -55,8 +54,7 @@ class ResponseFailure(Enum):
         return self in (ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientResponse:
+class ClientResponse(NamedTuple):
     """The end of one request: either `body` or `failure` is set."""
 
     request: ClientRequest

@@ -57,6 +57,9 @@ cdef enum:
 
 cdef class IoCalls:
     cdef LoopPriority _priority
+    # The latest selector and its map, which follows its changes: to ask for it costs a call.
+    cdef object _selector
+    cdef object _keys
 
     def __init__(self, LoopPriority priority not None):
         self._priority = priority
@@ -75,12 +78,15 @@ cdef class IoCalls:
         self._priority.have()
         if count < 0 and count != -EINTR:
             raise OSError(-count, strerror(-count))
+        if selector is not self._selector:
+            self._selector, self._keys = selector, selector.get_map()
         ready = []
-        keys = selector.get_map()
         for index in range(count):
-            key = keys.get(fds[index])
-            if key is not None:
-                ready.append((key, masks[index] & key.events))
+            try:
+                key = self._keys[fds[index]]
+            except KeyError:
+                continue
+            ready.append((key, masks[index] & key.events))
         return ready
 
     def send_parts(self, sock, parts):

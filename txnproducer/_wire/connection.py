@@ -227,7 +227,13 @@ class Connection:
             KafkaError: the connection has ended, or must end.
         """
         reads = 0
-        while (data := self._receive_some()) is not None:
+        while True:
+            try:
+                data = self._receive(_RECEIVE_BYTES)
+            except _WOULD_BLOCK:
+                return
+            except OSError as error:
+                raise DisconnectError(f"the connection broke: {error}") from error
             if not data:
                 raise DisconnectError("the broker closed the connection")
             self._received += data
@@ -235,24 +241,13 @@ class Connection:
             # Before the next read, so that at most one incomplete frame is buffered.
             self._take_frames(now_ms, events)
             reads += 1
-            if self._has_read_enough(len(data), reads):
+            # The rest is left to the selector, since other connections wait as well. TLS may hold
+            # decrypted bytes that no selector sees, of one record at most.
+            if isinstance(self.sock, ssl.SSLSocket):
+                if reads >= _MOST_READS and not self.sock.pending():
+                    return
+            elif len(data) < _RECEIVE_BYTES or reads >= _MOST_READS:
                 return
-
-    def _receive_some(self) -> bytes | None:
-        """Return received bytes, none at the end of the stream, or None if nothing has arrived."""
-        try:
-            return self._receive(_RECEIVE_BYTES)
-        except _WOULD_BLOCK:
-            return None
-        except OSError as error:
-            raise DisconnectError(f"the connection broke: {error}") from error
-
-    def _has_read_enough(self, size: int, reads: int) -> bool:
-        """Return whether to leave the rest to the selector. Other connections wait as well."""
-        if isinstance(self.sock, ssl.SSLSocket):
-            # TLS may hold decrypted bytes that no selector sees, of one record at most.
-            return reads >= _MOST_READS and not self.sock.pending()
-        return size < _RECEIVE_BYTES or reads >= _MOST_READS
 
     def _take_frames(self, now_ms: int, events: list[ClientEvent]) -> None:
         at, received = 0, self._received
@@ -303,12 +298,13 @@ class Connection:
         # After the decoding: if that fails, `close` still returns the request.
         self._in_flight.popleft()
         self.has_answered = True
-        self._heed_throttle(entry, body, now_ms)
+        if body.throttle_time_ms > 0:
+            self._heed_throttle(entry, body, now_ms)
         events.append(ClientResponse(entry.request, body))
 
     def _heed_throttle(self, entry: _InFlight, body: Response, now_ms: int) -> None:
         throttle_ms, api_key = body.throttle_time_ms, API_KEY_OF[type(entry.request.body)]
-        if throttle_ms > 0 and entry.version >= CLIENT_THROTTLES_FROM[api_key]:
+        if entry.version >= CLIENT_THROTTLES_FROM[api_key]:
             self.muted_until_ms = max(self.muted_until_ms, now_ms + throttle_ms)
 
     # --- time -----------------------------------------------------------------------------------

@@ -314,9 +314,10 @@ class NetworkClient:
         try:
             if mask & selectors.EVENT_READ:
                 connection.receive(now_ms, self._events)
+            # Without output there is nothing to write, and no writability is watched for.
             if mask & selectors.EVENT_WRITE or connection.has_output:
                 connection.flush()
-            self._watch(connection)
+                self._watch(connection)
         except Exception as error:  # noqa: BLE001 - it costs this connection, not the loop
             self._disconnect(connection, _as_kafka_error(error), now_ms)
             return True
@@ -336,10 +337,11 @@ class NetworkClient:
 
     def _watch(self, connection: Connection) -> None:
         """Watch a connection for writability exactly while it has bytes to write."""
-        if connection.has_output != connection.is_watching_writes:
-            connection.is_watching_writes = connection.has_output
+        has_output = connection.has_output
+        if has_output != connection.is_watching_writes:
+            connection.is_watching_writes = has_output
             mask = selectors.EVENT_READ
-            if connection.has_output:
+            if has_output:
                 mask |= selectors.EVENT_WRITE
             self._selector.modify(connection.sock, mask, connection)
 

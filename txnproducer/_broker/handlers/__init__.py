@@ -7,7 +7,6 @@ Must not know: connections, faults, the clients that ask.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from txnproducer._broker.cluster import BrokerCluster
@@ -50,5 +49,5 @@ def handle(
     """Answer a request that has reached a broker."""
     if cluster.is_old(node_id) and isinstance(request, _OF_BOTH_VERSIONS):
         # The broker offers only an older version of the API, which does not know transactions v2.
-        request = replace(request, is_transaction_v2_enabled=False)
+        request = request._replace(is_transaction_v2_enabled=False)
     return _HANDLERS[type(request)](cluster, node_id, request, now_ms)

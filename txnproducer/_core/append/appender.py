@@ -42,7 +42,7 @@ from txnproducer._core.metadata import NEVER_MS, Metadata, TopicSnapshot, name_e
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Waiter
 from txnproducer._core.transactions.manager import TransactionManager
-from txnproducer._core.transactions.state import TransactionState
+from txnproducer._core.transactions.state import TransactionState, TransactionStateMachine
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
 from txnproducer._record.rows import NO_PARTITION
@@ -72,13 +72,6 @@ class AppendOptions:
     max_request_size: int
     buffer_memory: int
     is_ignoring_keys: bool
-
-
-class _NoTransactions:
-    """Stands for the manager of a producer without idempotence: any state will do."""
-
-    def __init__(self) -> None:
-        self.state = TransactionState.READY
 
 
 class Appender:
@@ -123,14 +116,19 @@ class Appender:
         self._waiter = waiter
         self._is_ignoring_keys = options.is_ignoring_keys
         is_transactional = transactions is not None and transactions.is_transactional
-        self._state_holder = _NoTransactions() if transactions is None else transactions.machine
+        # Without idempotence records are welcome in any state, and this one never changes.
+        self._machine = (
+            TransactionStateMachine("producer without idempotence", state=TransactionState.READY)
+            if transactions is None
+            else transactions.machine
+        )
         # A transactional producer takes records in a transaction only, an idempotent one in READY.
         self._fast_state = (
             TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
         )
         self.fast_append = FastAppend(
             accumulator.topics,
-            self._state_holder,
+            self._machine,
             self._fast_state,
             self.append_any,
             is_ignoring_keys=options.is_ignoring_keys,
@@ -140,7 +138,7 @@ class Appender:
     @property
     def can_append_fast(self) -> bool:
         """Whether records are welcome, and a batch that is open takes them as they come."""
-        return self._state_holder.state is self._fast_state
+        return self._machine.state is self._fast_state
 
     def append_any(
         self,
@@ -558,7 +556,7 @@ class Appender:
 
         In an error state the first cause stays. Once EndTxn is out, no more records belong to it.
         """
-        if self._state_holder.state in _WRITABLE_STATES:
+        if self._machine.state in _WRITABLE_STATES:
             self.fail_transaction(error)
 
     def fail_transaction(self, error: KafkaError) -> None:

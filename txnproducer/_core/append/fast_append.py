@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from txnproducer._core.batches.record_future import FutureRecordMetadata
 from txnproducer._record.implementation import murmur2
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txnproducer._core.batches.append_blocked import AppendBlocked
     from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
     from txnproducer._core.batches.results import DeliveryCallback
-    from txnproducer._core.transactions.state import TransactionState
+    from txnproducer._core.transactions.state import TransactionState, TransactionStateMachine
     from txnproducer._record.format import Header
 
 # Keys repeat, and to hash one in Python costs more than the rest of an append.
@@ -34,18 +34,12 @@ _LATEST_FAST_MS: Final = 1 << 62
 AppendAny: TypeAlias = Callable[..., "FutureRecordMetadata | AppendBlocked"]
 
 
-class StateHolder(Protocol):
-    """The owner of the transaction state."""
-
-    state: TransactionState
-
-
 class FastAppend:
     """Append the records that an open batch takes at once, and hand on all others.
 
     Args:
         topics: the queues of every topic that has any.
-        state_holder: has the transaction state.
+        machine: has the transaction state.
         fast_state: in which records are welcome, and nothing needs to be done.
         is_ignoring_keys: whether keys choose no partition.
         append_any: takes every other record, with the same arguments.
@@ -55,21 +49,21 @@ class FastAppend:
         "_append_any",
         "_fast_state",
         "_is_ignoring_keys",
-        "_state_holder",
+        "_machine",
         "_topics",
     )
 
     def __init__(
         self,
         topics: dict[str, TopicQueues],
-        state_holder: StateHolder,
+        machine: TransactionStateMachine,
         fast_state: TransactionState,
         append_any: AppendAny,
         *,
         is_ignoring_keys: bool,
     ) -> None:
         self._topics = topics
-        self._state_holder = state_holder
+        self._machine = machine
         self._fast_state = fast_state
         self._append_any = append_any
         self._is_ignoring_keys = is_ignoring_keys
@@ -109,7 +103,7 @@ class FastAppend:
     ) -> FutureRecordMetadata | None:
         """Append a record to its open batch. Return None if it needs more; nothing has changed."""
         queues = self._topics.get(topic)
-        if queues is None or self._state_holder.state is not self._fast_state:
+        if queues is None or self._machine.state is not self._fast_state:
             return None
         queue: PartitionQueue | None
         if partition is not None:

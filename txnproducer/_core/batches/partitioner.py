@@ -101,7 +101,9 @@ class BuiltInPartitioner:
 
     def _draw_by_load(self, queue_lengths: Sequence[tuple[int, int]]) -> int:
         """Draw with the weight longest + 1 - own, so that even the longest queue can be drawn."""
-        longest = max(length for _, length in queue_lengths)
-        running_sums = list(accumulate(longest + 1 - length for _, length in queue_lengths))
+        # Lists, since each full batch asks: a generator costs a call for each partition.
+        lengths = [length for _, length in queue_lengths]
+        above_longest = max(lengths) + 1
+        running_sums = list(accumulate([above_longest - length for length in lengths]))
         drawn = self._rng.randrange(running_sums[-1])
         return queue_lengths[bisect_right(running_sums, drawn)][0]

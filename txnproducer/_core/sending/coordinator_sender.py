@@ -30,6 +30,7 @@ from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.transactions.handler import RequestPriority, TxnRequestHandler
 from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import (
     Channel,
     ClientResponse,
@@ -145,12 +146,11 @@ class CoordinatorSender:
         return self._transactions.requests.coordinator(CoordinatorType.TRANSACTION)
 
     def _drop_unsent_batches(self) -> None:
-        transactions = self._transactions
-        if transactions.machine.has_abortable_error:
-            self._accumulator.abort_undrained_batches(
-                transactions.machine.last_error or KafkaError()
-            )
-        elif transactions.machine.is_aborting:
+        machine = self._transactions.machine
+        state = machine.state
+        if state is TransactionState.ABORTABLE_ERROR:
+            self._accumulator.abort_undrained_batches(machine.last_error or KafkaError())
+        elif state is TransactionState.ABORTING_TRANSACTION:
             self._accumulator.abort_undrained_batches(TransactionAbortedError())
 
     def _send(self, handler: TxnRequestHandler, now_ms: int) -> int:

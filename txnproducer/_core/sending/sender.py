@@ -33,6 +33,7 @@ from txnproducer._core.sending.coordinator_sender import CoordinatorSender
 from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceSender
 from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._core.transactions.state import ERROR_STATES
 from txnproducer.errors import (
     AuthenticationError,
     ClusterAuthorizationError,
@@ -119,18 +120,19 @@ class Sender:
         transactions.progress.maybe_resolve_sequences()
         # Also after a fatal error, whose text can name the cause.
         coordinators.ask_about_loss(now_ms)
-        if transactions.machine.has_fatal_error:
-            self._fail_everything(transactions, coordinators)
-            # The state of a failed producer does not change any more, so its steps need not follow
-            # at once.
-            return self._retry_backoff_ms
-        if self._reinitialize(transactions, coordinators):
-            return 0
+        if transactions.machine.state in ERROR_STATES:
+            if transactions.machine.has_fatal_error:
+                self._fail_everything(transactions, coordinators)
+                # The state of a failed producer does not change any more, so its steps need not
+                # follow at once.
+                return self._retry_backoff_ms
+            if self._reinitialize(transactions, coordinators):
+                return 0
         if not transactions.is_transactional:
             # Before the bump: it would give new numbers to batches that must keep theirs.
             renumbered = transactions.sequences.partitions_to_renumber
             self._producing.fail_batches_that_cannot_be_renumbered(renumbered, now_ms)
-        transactions.progress.bump_idempotent_epoch_and_reset_id_if_needed()
+            transactions.progress.bump_idempotent_epoch_and_reset_id_if_needed()
         return coordinators.step(now_ms)
 
     def _fail_everything(

@@ -436,7 +436,8 @@ class TransactionManager:
 
     def finish_interrupted_call(self) -> None:
         """Complete a call that an exception has interrupted: see `Appender`."""
-        self._pending.finish_start()
+        if self._pending.held is not None:
+            self._pending.held.finish_start()
         if self.is_half_way:
             self.progress.maybe_transition_to_error_state(
                 TransactionAbortableError(
@@ -448,7 +449,7 @@ class TransactionManager:
             self.set_half_way(False)
         machine = self.machine
         # The exception may have come after the fatal error and before everything had failed.
-        if machine.has_fatal_error and machine.last_error is not None:
+        if machine.last_error is not None and machine.has_fatal_error:
             self.progress.fail_all(machine.last_error)
 
     def fail_with_error(self) -> None:

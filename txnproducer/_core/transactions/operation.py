@@ -88,23 +88,32 @@ class PendingOperation:
     result: TransactionalRequestResult
     start: Callable[[TransactionalRequestResult], None] | None
 
+    def finish_start(self) -> None:
+        """Make the steps of a start again that an exception has interrupted."""
+        if self.start is not None:
+            self.start(self.result)
+            self.start = None
+
 
 class PendingOperations:
     """Hold the operation under way. There is one at most.
 
     Args:
         name: the producer's, for refusals.
+
+    Attributes:
+        held: the operation; None if there is none. Its caller may have seen its end (`unseen`).
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._held: PendingOperation | None = None
+        self.held: PendingOperation | None = None
 
     def unseen(self) -> PendingOperation | None:
         """Return the operation whose end its caller has not seen, or None if there is none."""
-        if self._held is not None and self._held.result.is_acked:
-            self._held = None
-        return self._held
+        if self.held is not None and self.held.result.is_acked:
+            self.held = None
+        return self.held
 
     @property
     def unseen_end(self) -> str | None:
@@ -137,20 +146,13 @@ class PendingOperations:
         """Start an operation. After its first step it goes on even if its call is interrupted."""
         result = TransactionalRequestResult(operation)
         # Held before the first step, so that `finish_start` finds a start that was interrupted.
-        pending = self._held = PendingOperation(kind, result, start)
+        pending = self.held = PendingOperation(kind, result, start)
         start(result)
         # Only now: after another interruption the steps are made once more.
         pending.start = None
         return result
 
-    def finish_start(self) -> None:
-        """Make the steps of a start again that an exception has interrupted."""
-        pending = self._held
-        if pending is not None and pending.start is not None:
-            pending.start(pending.result)
-            pending.start = None
-
     def fail(self, error: KafkaError) -> None:
         """Fail the operation under way."""
-        if self._held is not None:
-            self._held.result.fail(error)
+        if self.held is not None:
+            self.held.result.fail(error)

@@ -477,8 +477,6 @@ class TransactionProgress:
 
     def bump_idempotent_epoch_and_reset_id_if_needed(self) -> None:
         """Raise an idempotent producer's epoch if a bump is due, or ask for an identity."""
-        if self.is_transactional:
-            return
         machine = self.machine
         if self.sequences.bump_idempotent_epoch() is BumpOutcome.NEW_ID_NEEDED:
             _LOG.info("%s: its epochs are used up, asking for a new producer id", self.name)

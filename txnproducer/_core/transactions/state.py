@@ -70,6 +70,13 @@ class TransactionState(Enum):
     ABORTABLE_ERROR = auto()
     FATAL_ERROR = auto()
 
+    # An Enum's own is Python code, and each transaction makes three transitions.
+    __hash__ = object.__hash__
+
+    # For the lines of the log, which are seldom written: `name` is Python code, too.
+    def __str__(self) -> str:
+        return self.name
+
 
 _S = TransactionState
 
@@ -140,22 +147,28 @@ class TransactionStateMachine:
     Args:
         name: the producer's, for messages.
         watcher: learns of errors.
+        state: to begin with.
 
     Attributes:
         state: the present state.
         last_error: why it is in an error state; None in the others.
-        role: the party that calls.
+        role: the party that calls, which decides the effect of an illegal transition.
     """
 
-    def __init__(self, name: str, watcher: StateWatcher | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        watcher: StateWatcher | None = None,
+        state: TransactionState = TransactionState.UNINITIALIZED,
+    ) -> None:
         self.name = name
         self._watcher = watcher
-        self.state = TransactionState.UNINITIALIZED
+        self.state = state
         self.last_error: KafkaError | None = None
         self.role = Role.APPLICATION
 
     def act_for(self, role: Role) -> None:
-        """Note the party that calls. It decides the effect of an illegal transition."""
+        """Note the party that calls."""
         self.role = role
 
     @property
@@ -207,7 +220,7 @@ class TransactionStateMachine:
         self.check_transition(target)
         if target in ERROR_STATES and error is None:
             raise ValueError(f"a transition to {target.name} needs the error that caused it")
-        _LOG.debug("%s: %s -> %s", self.name, self.state.name, target.name, exc_info=error)
+        _LOG.debug("%s: %s -> %s", self.name, self.state, target, exc_info=error)
         self.state = target
         self.last_error = error
         if watcher is not None and target is _S.FATAL_ERROR:

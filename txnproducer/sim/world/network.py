@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from txnproducer._protocol.events import (
     Channel,
@@ -476,7 +475,7 @@ class SimNetwork:
             self._world.trace.add(now_ms, self._name, f"<- {show_message(body)}")
         if fate is FaultKind.LEFT_OUT and isinstance(body, ProduceResponse) and body.partitions:
             self._world.faults.counts[fate] += 1
-            body = replace(body, partitions=body.partitions[1:])
+            body = body._replace(partitions=body.partitions[1:])
         self._rules.answered(request.body, body, request.connection.node_id)
         self._tell(ClientResponse(request, body))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
-from txnproducer._protocol.messages import ProducePartition, ProducePartitionResponse
+from txnproducer._protocol.messages import ProducePartition
 from txnproducer._record import read_header
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
@@ -49,7 +49,7 @@ def show_message(body: object) -> str:
         )
     if isinstance(body, TopicPartition):
         return f"{body.topic}-{body.partition}"
-    if isinstance(body, tuple) and not isinstance(body, ProducePartitionResponse):
+    if isinstance(body, tuple) and not hasattr(body, "_fields"):
         return "[" + ", ".join(show_message(part) for part in body) + "]"
     if isinstance(body, Enum):
         return body.name
@@ -66,8 +66,10 @@ def show_message(body: object) -> str:
 
 def _defaults(body: object) -> list[tuple[str, object]] | None:
     """Return the names of a message's fields, with their defaults, or None for anything else."""
-    if isinstance(body, ProducePartitionResponse):
-        return [(name, body._field_defaults.get(name)) for name in body._fields]
+    names: tuple[str, ...] | None = getattr(body, "_fields", None)
+    if names is not None:
+        defaults: dict[str, object] = getattr(body, "_field_defaults", {})
+        return [(name, defaults.get(name)) for name in names]
     return [(field.name, field.default) for field in fields(body)] if is_dataclass(body) else None
 
 

@@ -5,11 +5,12 @@ cimport cython
 from txnproducer._core.batches.partition_queues cimport PartitionQueue, TopicQueues
 from txnproducer._core.batches.producer_batch cimport ProducerBatch
 from txnproducer._core.batches.record_future cimport FutureRecordMetadata
+from txnproducer._core.transactions.state cimport TransactionStateMachine
 from txnproducer._record._speedups cimport RecordBuffer
 
 cdef class FastAppend:
     cdef dict _topics
-    cdef object _state_holder
+    cdef TransactionStateMachine _machine
     cdef object _fast_state
     cdef object _append_any
     cdef bint _is_ignoring_keys

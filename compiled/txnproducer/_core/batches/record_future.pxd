@@ -8,7 +8,6 @@ cdef class DeliveryFuture:
 
 
 @cython.final
-@cython.freelist(1024)
 cdef class FutureRecordMetadata(DeliveryFuture):
     cdef object _result
     cdef Py_ssize_t _index
