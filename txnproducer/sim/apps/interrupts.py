@@ -41,7 +41,6 @@ COUNTED_MODULES: Final = frozenset(
         "txnproducer._core.transactions.progress",
         "txnproducer._core.transactions.requests",
         "txnproducer._core.transactions.share",
-        "txnproducer._core.transactions.state",
     }
 )
 # If an entry makes fewer inner calls, as most do, the exception is raised after it.
