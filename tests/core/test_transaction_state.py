@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 
 import pytest
@@ -145,3 +146,14 @@ def test_the_questions_about_the_state_agree_with_it(state):
 )
 def test_a_fatal_error_asks_for_a_new_producer_or_for_a_person(error, recovery):
     assert recovery_when_fatal(error) == recovery
+
+
+def test_a_transition_is_logged_by_the_names_of_its_states(caplog):
+    with caplog.at_level("DEBUG", logger="txnproducer"):
+        machine_in(S.READY).transition_to(S.IN_TRANSACTION)
+    assert caplog.messages == ["transactional id 't': READY -> IN_TRANSACTION"]
+
+
+def test_a_state_is_the_same_key_after_a_copy():
+    copied = pickle.loads(pickle.dumps(S.READY))
+    assert {S.READY: "held"}[copied] == "held"

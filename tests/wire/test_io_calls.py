@@ -115,6 +115,30 @@ def test_a_selector_that_is_closed_cannot_be_waited_for(calls, selector):
         calls.wait(selector, 0)
 
 
+def test_each_selector_has_sockets_of_its_own(calls, selector, pair):
+    ours, theirs = pair
+    with selectors.DefaultSelector() as other:
+        selector.register(ours, WRITE, "first")
+        other.register(theirs, WRITE, "second")
+        assert ready(calls, selector) == [("first", WRITE)]
+        assert ready(calls, other) == [("second", WRITE)]
+        assert ready(calls, selector) == [("first", WRITE)]
+
+
+def test_a_descriptor_that_is_used_again_belongs_to_the_new_socket(calls, selector, pair):
+    ours, theirs = pair
+    selector.register(ours, WRITE, "old")
+    assert ready(calls, selector) == [("old", WRITE)]
+    number = ours.fileno()
+    selector.unregister(ours)
+    ours.close()
+
+    with socket.socket(fileno=os.dup(theirs.fileno())) as again:
+        assert again.fileno() == number
+        selector.register(again, WRITE, "new")
+        assert ready(calls, selector) == [("new", WRITE)]
+
+
 def test_parts_go_out_in_one_piece(calls, pair):
     ours, theirs = pair
     parts = [memoryview(b"one"), memoryview(bytearray(b"two")), memoryview(b"")]
