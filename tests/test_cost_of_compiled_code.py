@@ -41,7 +41,7 @@ CEILINGS = {
         "have": 0,
         "_wake_one": 0,
     },
-    "txnproducer/_core/append/fast_append.py": {"try_append": 213, "_queue_for_key": 100},
+    "txnproducer/_core/append/fast_append.py": {"try_append": 210, "_queue_for_key": 100},
     "txnproducer/_record/_speedups.pyx": {
         "to_timestamp": 49,
         "put_bytes": 2,
@@ -254,7 +254,7 @@ def test_a_lost_type_in_the_code_run_for_each_row_is_noticed(tmp_path):
             "txnproducer/_core/append/fast_append.py",
             "try_append",
             "        buffer = batch.builder.records_buffer\n",
-            "        builder = self._state_holder.builder\n",
+            "        builder = self._machine.builder\n",
         ),
     ],
 )

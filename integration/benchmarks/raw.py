@@ -303,4 +303,6 @@ def _settled(ask: Callable[[], Any]) -> Any:
 
 def _check(answer: Any) -> None:
     if answer.error_code:
-        raise RuntimeError(f"{type(answer).__name__}: {ErrorCode(answer.error_code).name}")
+        code = answer.error_code
+        name = ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
+        raise RuntimeError(f"{type(answer).__name__}: {name}")

@@ -37,7 +37,7 @@ _ADMIN_S = 30.0
 _TOPIC_S = 60.0
 # Of the seconds that are measured: as fast as they get after a few transactions.
 _WARM_OTHERS = 0.5
-# Characters of an error in a table, which ends with a whole word.
+# Characters of an error in a table.
 _LONGEST_ERROR = 200
 
 
@@ -155,7 +155,7 @@ class Bench:
         told = done.stdout.splitlines()
         if done.returncode or not told:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]
-            why = shorten(last[0], _LONGEST_ERROR)
+            why = _short(last[0])
             raise FailedRunError(f"ended with {done.returncode}: {why}")
         return cast("Told", json.loads(told[-1]))
 
@@ -172,7 +172,7 @@ class Bench:
         try:
             self._kafka.create_topic(topic, partitions=partitions, timeout=_TOPIC_S)
         except KafkaError as error:
-            why = shorten(str(error), _LONGEST_ERROR)
+            why = _short(str(error))
             raise FailedRunError(f"its topic was not made: {why}") from error
 
     def _stable_end(self, topic: str, partitions: int) -> int:
@@ -185,3 +185,8 @@ class Bench:
             return sum(each.result(_ADMIN_S).offset for each in asked.values())
         except KafkaException as error:
             raise FailedRunError(f"its records could not be counted: {error}") from error
+
+
+def _short(text: str) -> str:
+    """Return an error as a table has room for it, cut between words if it has any."""
+    return shorten(text, _LONGEST_ERROR) if " " in text[:_LONGEST_ERROR] else text[:_LONGEST_ERROR]

@@ -17,7 +17,7 @@ EQUIVALENT: Mapping[str, str] = {
     "NumberReplacer in _shell/failed_turns:the module": (
         "a failed turn counts as the first again after 60,001 ms, not after 60,000"
     ),
-    "ReplaceComparisonOperator_GtE_NotEq in _wire/connection:_has_read_enough": (
+    "ReplaceComparisonOperator_GtE_NotEq in _wire/connection:receive": (
         "with TLS, reading stops after fewer reads than 16 as soon as nothing decrypted is left;"
         " the selector shows the rest"
     ),
