@@ -28,7 +28,9 @@ def test_ten_thousand_tasks_send_into_one_transaction(run, make, client):
                 places = await asyncio.gather(*(send(number) for number in range(TASKS)))
             assert transaction.outcome == "committed"
             assert len(places) == TASKS
-            assert set(places) == {0, 1, 2}
+            # The partitions are drawn, some ten times for each topic: one may not come up.
+            assert len(set(places)) > 1
+            assert set(places) <= {0, 1, 2}
             # One for each topic: thousands would be asked in every turn whether they can go on.
             assert max(waits) <= 2
             assert not producer._turns
