@@ -296,7 +296,7 @@ def _settled(ask: Callable[[], Any]) -> Any:
     """Ask again while a coordinator is being chosen, or loads its log."""
     end = time.monotonic() + _LIMIT_S
     while (answer := ask()).error_code in _UNSETTLED and time.monotonic() < end:
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # no event tells that a coordinator has loaded its log
     _check(answer)
     return answer
 
