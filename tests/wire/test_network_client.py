@@ -167,6 +167,15 @@ def test_a_large_request_passes_through_the_loop(serve: Serve, drive: Drive) -> 
     assert watched == selectors.EVENT_READ, "the loop would spin on a socket with nothing to write"
 
 
+def test_a_request_that_goes_out_at_once_changes_no_watch(serve: Serve, drive: Drive) -> None:
+    driver = drive(serve(obliging))
+    driver.connect()
+    changed: list[object] = []
+    driver.client._selector.modify = lambda *now: changed.append(now)  # type: ignore[method-assign, assignment]
+    driver.answers_to(driver.send())
+    assert changed == []
+
+
 def test_data_and_coordinator_have_sockets_of_their_own(serve: Serve, drive: Drive) -> None:
     broker = serve(obliging)
     driver = drive(broker)
