@@ -199,7 +199,7 @@ def test_rows_that_wait_for_their_partition_belong_to_no_later_transaction(make)
 
 def test_a_row_in_a_batch_that_is_not_found_again_is_not_committed(make, monkeypatch):
     # It cannot happen. Else an error of this kind is a caller's mistake, which changes nothing.
-    one = make(linger_ms=1_000)
+    one = make(linger_ms=1_000, compression_type="gzip")
     one.partitions_for("topic")
     one.begin_transaction()
     with monkeypatch.context() as patch:

@@ -363,7 +363,7 @@ def test_rows_belong_to_no_later_transaction(is_blocked, is_batch_open):
 @pytest.mark.parametrize("forget", ["topic", "queue"])
 def test_a_batch_that_is_not_found_again_is_said_aloud(forget, monkeypatch):
     # It cannot happen; were it to, rows would be in no future.
-    harness = with_three_partitions(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000, compression_type="gzip")
     run = run_of(harness, [b"0"])
     topics = {} if forget == "topic" else {"topic": type("None", (), {"queues": {}})}
     monkeypatch.setattr(harness.core.rows, "_topics", topics)
@@ -428,7 +428,7 @@ def test_the_state_is_checked_even_without_rows():
 
 
 def test_a_row_in_a_batch_that_is_not_found_again_counts_as_taken(monkeypatch):
-    harness = with_three_partitions(linger_ms=1_000)
+    harness = with_three_partitions(linger_ms=1_000, compression_type="gzip")
     run = run_of(harness, [b"0", b"1"])
     monkeypatch.setattr(harness.core.rows, "_topics", {})
     with pytest.raises(IllegalStateError, match="taken by no batch"):

@@ -355,6 +355,10 @@ class RecordBatchBuilder:
 
     def _assemble(self) -> bytearray:
         """Return the buffer of the closed batch, with its body written."""
+        if self._buffer is None and self._sealed is None and not self._codec.codec_id:
+            # Without a codec the records lie in their place already, and need no copy.
+            self._buffer = self.records_buffer.take()
+            self.records_buffer.drop()
         if self._buffer is None:
             sealed = self.seal()
             sealed.compress()
@@ -362,7 +366,6 @@ class RecordBatchBuilder:
                 # Room for the header, which is written last: its CRC covers the body.
                 self._buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), sealed.body))
             else:
-                # Without a codec the records lie in their place already, and need no copy.
                 self._buffer = sealed.records
             # A thread that is still compressing has its own reference. Its result is dropped.
             self._sealed = None

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
@@ -246,9 +247,10 @@ class IoThread(Waits):
         failed_turns = FailedTurns(self._thread.name)
         timeout_ms: int | None = 0
         try:
+            core = self._driven
             while timeout_ms is not None and not self._must_stop:
                 try:
-                    timeout_ms = self._turn(timeout_ms)
+                    timeout_ms = self._turn(core, timeout_ms)
                 except Exception:  # noqa: BLE001 - others wait for this loop
                     timeout_ms = 0
                     self._leaving.wait(failed_turns.note(self.platform.monotonic_ms()))
@@ -256,9 +258,8 @@ class IoThread(Waits):
             if not self._is_forked:  # in a fork the connections are the parent's
                 self._end()
 
-    def _turn(self, timeout_ms: int) -> int | None:
+    def _turn(self, core: DrivenCore, timeout_ms: int) -> int | None:
         """Poll, then let the core work. Return the milliseconds of the next poll, None to end."""
-        core = self._driven
         events = self._client.poll(timeout_ms, self.platform.monotonic_ms())
         # Before the lock is taken: compression is the longest work of a turn.
         if core.has_full_batches:
@@ -276,7 +277,7 @@ class IoThread(Waits):
             due_ms = core.run_once(now_ms)
             # Due callbacks run first: a flush or a commit is done only after them, and the loop
             # must not end before.
-            batches = self._take_callbacks()
+            batches = self._take_callbacks(core)
             if not batches:
                 self.notify()
                 if core.is_closed:
@@ -290,8 +291,8 @@ class IoThread(Waits):
             return 0  # no sleep: while the callbacks ran, a `poke` did not wake the loop
         return max(0, min(due_ms, wake_ms, _LONGEST_POLL_MS))
 
-    def _take_callbacks(self) -> Sequence[DueCallbacks]:
-        callbacks = self._driven.take_callbacks()
+    def _take_callbacks(self, core: DrivenCore) -> Sequence[DueCallbacks]:
+        callbacks = core.take_callbacks()
         due = self.done_callbacks.take()
         return [*callbacks, *due] if due else callbacks
 
@@ -351,4 +352,4 @@ class IoThread(Waits):
         with self.lock:
             if not core.is_closed:
                 core.force_close(self.platform.monotonic_ms())
-        self.callbacks.run_all(core, self._take_callbacks, self.notify)
+        self.callbacks.run_all(core, partial(self._take_callbacks, core), self.notify)

@@ -18,6 +18,7 @@ from txnproducer._shell.io_thread import IoThread
 
 __all__ = [
     "BlockedCall",
+    "append_at_once",
     "append_in_loop",
     "append_when_possible",
     "leave_append",
@@ -147,6 +148,23 @@ async def append_in_loop(
         raise
 
 
+def append_at_once(
+    io: IoThread, core: ProducerCore, call: BlockedCall, step: _Step[_Done]
+) -> _Done | AppendBlocked | FutureRecordMetadata:
+    """Take a step of a call once, without a wait.
+
+    If the step is blocked, the call has its place in the queue for memory: it goes on by one of
+    the two functions above, or leaves by `leave_append`.
+    """
+    outcome: _Done | AppendBlocked | FutureRecordMetadata
+    with io.lock:
+        outcome = step(io.platform.monotonic_ms(), call.blocked)
+        call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
+        if core.needs_wakeup:
+            wake_sender(io, core)
+    return outcome
+
+
 def _repeat(
     io: IoThread, core: ProducerCore, call: BlockedCall, max_block_ms: int, step: _Step[_Done]
 ) -> _Done | FutureRecordMetadata:
@@ -181,16 +199,14 @@ def _take(
 ) -> _Done | AppendBlocked | FutureRecordMetadata:
     """Take a step once, or end its wait if the time is up."""
     blocked = call.blocked
-    outcome: _Done | AppendBlocked | FutureRecordMetadata
+    if blocked is None or not is_time_up:
+        return append_at_once(io, core, call, step)
     with io.lock:
         now_ms = io.platform.monotonic_ms()
-        if blocked is not None and is_time_up:
-            outcome = core.time_out_append(
-                blocked, call.topic, call.partition, call.on_delivery, now_ms - began_ms, now_ms
-            )
-        else:
-            outcome = step(now_ms, blocked)
-        call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
+        outcome = core.time_out_append(
+            blocked, call.topic, call.partition, call.on_delivery, now_ms - began_ms, now_ms
+        )
+        call.blocked = None
         wake_sender(io, core)
     return outcome
 

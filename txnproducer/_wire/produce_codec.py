@@ -182,6 +182,7 @@ def _decode_plain(
     names = _names_by_id(body) if version >= PRODUCE_WITH_TOPIC_IDS else None
     answers: list[ProducePartitionResponse] = []
     left = len(body.partitions)
+    last = left - 1
     topic_count, at = read_compact_count(payload, ANSWER_HEAD_BYTES, left)
     for _ in range(topic_count):
         if names is not None:
@@ -200,7 +201,10 @@ def _decode_plain(
             if error or errors != _EMPTY_ARRAY or message != _NULL_STRING or tags != NO_TAGS:
                 return None
             at += _PARTITION_ANSWER.size
-            where = TopicPartition(topic, index)
+            # Brokers answer in the order of the request, whose object is then used again.
+            where = body.partitions[min(len(answers), last)].topic_partition
+            if where != (topic, index):
+                where = TopicPartition(topic, index)
             answers.append(ProducePartitionResponse(where, 0, base, time, start))
         if payload[at] != NO_TAGS:
             return None

@@ -16,6 +16,7 @@ alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,7 @@ from txnproducer._core.batches.append_blocked import (
 from txnproducer._core.batches.buffer_pool import MemoryTicket
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
 from txnproducer._core.batches.partitioner import partition_for_key
+from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import (
     CallbackBatch,
@@ -45,6 +47,7 @@ from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.state import TransactionState, TransactionStateMachine
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
+from txnproducer._record.implementation import RecordBuffer
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import (
     InvalidProducerEpochError,
@@ -89,6 +92,8 @@ class Appender:
         append: takes a record, as `append_any` does, by the fast path if it can.
         fast_append: append the records that it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
+        is_compressing: whether batches are compressed, and so may take more than there is memory
+            for now.
         failed_tries: which addresses can't be reached, and why.
     """
 
@@ -102,6 +107,7 @@ class Appender:
         waiter: Waiter,
     ) -> None:
         self.needs_wakeup = False
+        self.is_compressing = accumulator.is_compressing
         self._next_step_ms = NEVER_MS
         self.transaction_manager = transactions
         # The queue of a record that is being appended, until its partition is in the transaction.
@@ -135,10 +141,15 @@ class Appender:
         )
         self.append = self.fast_append.append
 
-    @property
-    def can_append_fast(self) -> bool:
-        """Whether records are welcome, and a batch that is open takes them as they come."""
-        return self._machine.state is self._fast_state
+    def can_append_fast(self, transaction: int) -> bool:
+        """Return whether the records of a transaction are welcome as they come.
+
+        Args:
+            transaction: the `transaction_number` when they came.
+        """
+        transactions = self.transaction_manager
+        begun_count = 0 if transactions is None else transactions.progress.begun_count
+        return self._machine.state is self._fast_state and transaction == begun_count
 
     def append_any(
         self,
@@ -215,7 +226,7 @@ class Appender:
         if queue is not None:
             # Without a batch in the queue the append came to nothing, and a partition added to the
             # transaction would only cost the coordinator a marker.
-            if queue.batches and self.can_append_fast:
+            if queue.batches and self._machine.state is self._fast_state:
                 self._join_transaction(queue)
             self._appending_to = None
             # The interrupted call may not have woken the sender, and its batch could wait long.
@@ -361,9 +372,83 @@ class Appender:
         self.wake_sender_for(queue)
         return outcome
 
+    # --- many records ---------------------------------------------------------------------------
+
+    def next_queue(self, topic: str, partition: int | None, now_ms: int) -> PartitionQueue | None:
+        """Return the queue in which the next batch for many records begins.
+
+        Args:
+            topic: where to.
+            partition: of it; None lets load decide.
+            now_ms: the core's clock.
+
+        Returns:
+            The queue; None if the first record has to take `append_any`, which waits for metadata
+            and fails the record.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        self.finish_interrupted_call()
+        accumulator, transactions = self._accumulator, self.transaction_manager
+        snapshot = self._metadata.topics.get(topic)
+        if snapshot is None or accumulator.is_closed:
+            return None
+        # Without one, a partition is needed at all.
+        if (0 if partition is None else partition) >= snapshot.partition_count:
+            return None
+        # An interrupted call may have ended in an error, of which some fail the record.
+        if self._machine.state is not self._fast_state:
+            return None
+        if transactions is not None:
+            transactions.check_can_append()
+        self._metadata.add_topic(topic, now_ms)
+        queues = accumulator.topic_queues(topic)
+        queues.set_partition_count(snapshot.partition_count)
+        if partition is not None:
+            return queues.queue(partition)
+        if queues.sticky_queue is not None:
+            # Its batch has no room.
+            queues.sticky_queue.close_open_batch()
+        return accumulator.sticky_queue(queues, snapshot)
+
+    def begin_batch(
+        self,
+        topic: str,
+        partition: int | None,
+        queue: PartitionQueue,
+        now_ms: int,
+        fill: Callable[[RecordBuffer], int],
+    ) -> ProducerBatch | None:
+        """Begin a batch with as many records as it takes.
+
+        Args:
+            topic: where to.
+            partition: of it; None if load has decided.
+            queue: that `next_queue` returned for them. Its last batch takes no more records.
+            now_ms: the core's clock.
+            fill: appends the records.
+
+        Returns:
+            The batch; None if the first record has to take `append_any`, which waits for memory
+            and has room for a large one. Then nothing was appended.
+        """
+        queues = self._accumulator.topic_queues(topic)
+        # Noted before, as for a single record.
+        self._appending_to = queue
+        batch = self._accumulator.begin_batch(queues, queue, now_ms, fill)
+        if batch is None:
+            self._appending_to = None
+            return None
+        if partition is None:
+            queues.note_sticky_batch()
+        self._join_transaction(queue)
+        self.wake_sender_for(queue)
+        return batch
+
     def wake_sender_for(self, queue: PartitionQueue) -> None:
         """Ask for a step if the sender has work for a partition now."""
-        if not self._can_sender_sleep(queue):
+        if not self.needs_wakeup and not self._can_sender_sleep(queue):
             self.needs_wakeup = True
 
     def _can_sender_sleep(self, queue: PartitionQueue) -> bool:

@@ -86,7 +86,8 @@ class BufferPool:
         """
         # A growing batch waits its turn as well. Open batches could otherwise eat up the memory
         # that a ticket waits for.
-        if not self._is_served(size_bytes, ticket):
+        # (As `_is_served`, which each batch need not call.)
+        if size_bytes > self.available_bytes or (self.waiting and self.waiting[0] is not ticket):
             return False
         self.available_bytes -= size_bytes
         return True

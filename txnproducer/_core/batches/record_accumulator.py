@@ -38,6 +38,7 @@ from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.rng import Rng
 from txnproducer._record.batch_builder import RecordBatchBuilder
 from txnproducer._record.format import Header, batch_size_upper_bound
+from txnproducer._record.implementation import RecordBuffer
 from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
@@ -158,16 +159,55 @@ class RecordAccumulator:
             future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
             if future is None:
                 raise IllegalStateError("an empty batch refused a record")
-            # The queue last: by it the handler below sees whether all three were done.
-            self._incomplete[batch] = None
-            self.active[queue.topic_partition] = queue
-            queue.add_new(batch)
+            self._add_new(queue, batch)
         except BaseException:
             # Ctrl-C as well: a batch is in its queue and in the accounts, or in neither.
             if batch not in queue.batches:
                 self._drop_new(queue, batch)
             raise
         return future
+
+    def begin_batch(
+        self,
+        topic_queues: TopicQueues,
+        queue: PartitionQueue,
+        now_ms: int,
+        fill: Callable[[RecordBuffer], int],
+    ) -> ProducerBatch | None:
+        """Begin a partition's next batch with as many records as it takes.
+
+        Args:
+            topic_queues: of the records' topic.
+            queue: of their partition. Its last batch takes no more records.
+            now_ms: the clock that linger and the delivery time-out count by.
+            fill: appends the records.
+
+        Returns:
+            The batch; None if there is no memory, or if the first record is larger than a batch:
+            `append` deals with that. Then nothing was appended.
+        """
+        memory_bytes = min(self._batch_size, self.pool.total_bytes)
+        batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
+        if not self.pool.allocate_more(memory_bytes, None):
+            return None
+        try:
+            fill(batch.builder.records_buffer)
+            # An empty batch takes any record, also one that is larger than the limits.
+            if batch.builder.size_bytes > self._batch_limit:
+                self.deallocate(batch)
+                return None
+            self._add_new(queue, batch)
+        except BaseException:
+            if batch not in queue.batches:
+                self._drop_new(queue, batch)
+            raise
+        return batch
+
+    def _add_new(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        # The queue last: by it the callers see whether all three were done.
+        self._incomplete[batch] = None
+        self.active[queue.topic_partition] = queue
+        queue.add_new(batch)
 
     def _drop_new(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self._incomplete.pop(batch, None)

@@ -94,6 +94,7 @@ def check_ready(
     ready: set[int] = set()
     # A hurry concerns all queues, so it is looked up once: a producer may have thousands of them.
     is_hurried = _is_hurried(accumulator, identity)
+    linger_ms = accumulator.options.linger_ms
     for place, queue in accumulator.active.items():
         leader_id, leader_epoch = metadata.leader_of(place)
         # Without an address nothing can be sent, even if the leader's id is known.
@@ -107,18 +108,21 @@ def check_ready(
         head.maybe_update_leader_epoch(leader_epoch)
         wait_ms = head.backoff_left_ms(now_ms)
         if not wait_ms:
-            if is_gated(head, identity):
+            if identity is not None and is_gated(head, identity):
                 continue
             by_leader.setdefault(leader_id, []).append(queue)
-            if not is_hurried:
-                wait_ms = _linger_left_ms(queue, head, accumulator.options.linger_ms, now_ms)
+            # If its broker is ready, a batch goes with the request, lingering or not. A second
+            # batch shows that the head is closed.
+            if not is_hurried and leader_id not in ready and len(queue.batches) == 1:
+                wait_ms = _linger_left_ms(head, linger_ms, now_ms)
         if wait_ms:
             result.next_check_delay_ms = min(result.next_check_delay_ms, wait_ms)
         else:
             ready.add(leader_id)
-    result.ready_nodes = {
-        leader_id: by_leader[leader_id] for leader_id in by_leader if leader_id in ready
-    }
+    # Mostly all of them are ready.
+    if len(ready) < len(by_leader):
+        by_leader = {node_id: by_leader[node_id] for node_id in by_leader if node_id in ready}
+    result.ready_nodes = by_leader
     return result
 
 
@@ -132,23 +136,19 @@ def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | 
     )
 
 
-def _linger_left_ms(
-    queue: PartitionQueue, head: ProducerBatch, linger_ms: int, now_ms: int
-) -> int:
-    # A second batch shows that the head is closed. A retried head has lingered already.
-    if len(queue.batches) > 1 or head.attempts or head.is_full:
+def _linger_left_ms(head: ProducerBatch, linger_ms: int, now_ms: int) -> int:
+    # A retried head has lingered already.
+    if head.attempts or head.is_full:
         return 0
     return max(0, head.created_ms + linger_ms - now_ms)
 
 
-def is_gated(head: ProducerBatch, identity: DrainedTransactions | None) -> bool:
+def is_gated(head: ProducerBatch, identity: DrainedTransactions) -> bool:
     """Return whether a batch must stay in its queue.
 
     Its partition must be in the transaction, the producer must have an id, and sequences must stay
     in order (`SequenceManager.is_gated`).
     """
-    if identity is None:
-        return False
     if not identity.is_send_to_partition_allowed(head.topic_partition):
         return True
     sequences = identity.sequences

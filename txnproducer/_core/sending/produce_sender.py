@@ -300,7 +300,7 @@ class ProduceSender:
             transactions.transactional_id if transactions is not None else None,
             self._options.acks,
             self._options.request_timeout_ms,
-            tuple(self._produce_partition(batch) for batch in batches),
+            self._produce_partitions(batches),
             # Only transactions v1 cap the version of Produce; see `is_transaction_v2_enabled`.
             not is_transactional
             or (transactions is not None and transactions.identity.is_transaction_v2_enabled),
@@ -312,11 +312,18 @@ class ProduceSender:
         self._requests.send(connection, request, partial(self._on_produce_end, batches), now_ms)
         self.requests_in_flight += 1
 
-    def _produce_partition(self, batch: ProducerBatch) -> ProducePartition:
-        snapshot = self._metadata.topics.get(batch.topic_partition.topic)
-        # For topics with an id, Produce v13 names the topic by it (KIP-516).
-        topic_id = None if snapshot is None else snapshot.topic_id
-        return ProducePartition(batch.topic_partition, batch.builder.build(), topic_id)
+    def _produce_partitions(
+        self, batches: Sequence[ProducerBatch]
+    ) -> tuple[ProducePartition, ...]:
+        topics = self._metadata.topics
+        partitions: list[ProducePartition] = []
+        for batch in batches:
+            place = batch.topic_partition
+            snapshot = topics.get(place.topic)
+            # For topics with an id, Produce v13 names the topic by it (KIP-516).
+            topic_id = None if snapshot is None else snapshot.topic_id
+            partitions.append(ProducePartition(place, batch.builder.build(), topic_id))
+        return tuple(partitions)
 
     # --- the end of a request -------------------------------------------------------------------
 
@@ -452,7 +459,7 @@ class ProduceSender:
         earlier batch failed. (Java sends them.)
         """
         transactions = self._transactions
-        if transactions is None or not (written.is_reset and written.is_transactional):
+        if transactions is None or not written.is_transactional:
             return
         if identity_of(written) != transactions.identity.producer_id_and_epoch:
             return
@@ -580,7 +587,8 @@ class ProduceSender:
             self._transactions.progress.handle_completed_batch(batch, response)
         is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
         self._let_go(batch, is_mine)
-        self._fail_batches_renumbered_with(batch, now_ms)
+        if batch.is_reset:
+            self._fail_batches_renumbered_with(batch, now_ms)
 
     def _let_go(self, batch: ProducerBatch, is_mine: bool) -> None:
         """Free a batch's memory, and its place if its records end now (`is_mine`)."""
@@ -619,7 +627,7 @@ class ProduceSender:
                 # An illegal transition has poisoned the manager, but the batch must still end.
                 _LOG.debug("the failure of %s met an illegal state", batch, exc_info=True)
         self._let_go(batch, is_mine)
-        if is_mine and (batch.may_be_written or batch.is_in_flight):
+        if is_mine and batch.is_reset and (batch.may_be_written or batch.is_in_flight):
             self._fail_batches_renumbered_with(batch, now_ms)
         if isinstance(error, UnknownProducerIdError):
             self._fail_batches_of_reset_partition(batch.topic_partition, now_ms)

@@ -116,7 +116,7 @@ def is_sequence_after(sequence: int, other: int) -> bool:
 
 def next_sequence_after(last: int) -> int:
     """Return the sequence that follows, which is 0 after none (-1)."""
-    return 0 if last == NO_SEQUENCE else increment_sequence(last, 1)
+    return 0 if last == NO_SEQUENCE else (last + 1) & MAX_INT32
 
 
 def identity_of(batch: NumberedBatch) -> ProducerIdAndEpoch:
@@ -206,7 +206,7 @@ class TxnPartitionEntry:
 
     def increment_sequence(self, increment: int) -> None:
         """Take sequences."""
-        self.next_sequence = increment_sequence(self.next_sequence, increment)
+        self.next_sequence = (self.next_sequence + increment) & MAX_INT32
 
     def add_in_flight_batch(self, batch: NumberedBatch) -> None:
         """Track a batch, in its place in the order."""
@@ -225,10 +225,11 @@ class TxnPartitionEntry:
         """Note that a batch was acknowledged up to an offset (-1 if the offset is not known)."""
         # Answers may come out of order, as after a change of the leader.
         self.last_acked_offset = max(self.last_acked_offset, last_offset)
-        if is_numbered_by(batch, self.producer_id_and_epoch) and is_sequence_after(
-            batch.last_sequence, self.last_acked_sequence
-        ):
-            self.last_acked_sequence = batch.last_sequence
+        if not is_numbered_by(batch, self.producer_id_and_epoch):
+            return
+        last_sequence = batch.last_sequence
+        if is_sequence_after(last_sequence, self.last_acked_sequence):
+            self.last_acked_sequence = last_sequence
 
     def start_sequences_at_beginning(self, producer: ProducerIdAndEpoch) -> None:
         """Number from 0 under an identity, beginning with the batches in flight."""

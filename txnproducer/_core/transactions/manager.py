@@ -368,12 +368,17 @@ class TransactionManager:
             ProducerFencedError, InvalidProducerEpochError: `send` returns these as failed futures.
             KafkaError: the producer is in another error state.
         """
-        self.fail_with_error()
+        # Each batch asks this, so what is usual is seen without a call.
+        machine = self.machine
+        if machine.has_error:
+            self.fail_with_error()
         if self.is_transactional:
-            self._pending.refuse_others("send")
+            if self._pending.held is not None:
+                self._pending.refuse_others("send")
             if self.identity.is_due:
                 raise IllegalStateError(f"{self.name}: call init_transactions() before send()")
-            self.check_in_transaction("records cannot be sent")
+            if machine.state is not _S.IN_TRANSACTION:
+                self.check_in_transaction("records cannot be sent")
         self.share.check("send")
 
     def maybe_add_partition(self, topic_partition: TopicPartition) -> None:

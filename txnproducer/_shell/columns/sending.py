@@ -31,7 +31,13 @@ from txnproducer._shell.columns.by_partition import Partitions, RowSorter
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.refusals import WaitInCallbackError
 from txnproducer._shell.steps import Steps, run_steps, run_steps_in_loop
-from txnproducer._shell.waiting import BlockedCall, append_in_loop, append_when_possible
+from txnproducer._shell.waiting import (
+    BlockedCall,
+    append_at_once,
+    append_in_loop,
+    append_when_possible,
+    leave_append,
+)
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -55,6 +61,7 @@ class _SendCall:
         topic: the topic of all rows.
         future: knows the rows that were taken.
         transaction: the core's number of the transaction that the rows belong to.
+        waiting: the step that appends, and may have to wait.
         is_in_doubt: whether more rows may have been taken: an interrupt can come before the
             future has noted them.
     """
@@ -62,6 +69,7 @@ class _SendCall:
     topic: str
     future: FutureBatchMetadata
     transaction: int
+    waiting: BlockedCall
     is_in_doubt: bool = False
 
 
@@ -113,6 +121,7 @@ class RowSender:
         try:
             run_steps(self._steps(call, blocks), partial(self._perform, partitions_for))
         except BaseException as error:
+            leave_append(self._io, self._core, call.waiting.blocked)
             self._fail_transaction(call, error)
             raise
         return call.future
@@ -129,6 +138,7 @@ class RowSender:
         try:
             await run_steps_in_loop(self._steps(call, blocks), perform)
         except BaseException as error:
+            leave_append(self._io, self._core, call.waiting.blocked)
             self._fail_transaction(call, error)
             raise
         return call.future
@@ -168,7 +178,8 @@ class RowSender:
         with self._io.lock:
             # Taken once: rows that wait while another thread ends the transaction must not land in
             # the next.
-            return _SendCall(topic, future, self._core.transaction_number)
+            number = self._core.transaction_number
+            return _SendCall(topic, future, number, BlockedCall(topic))
 
     def _steps(self, call: _SendCall, blocks: Sequence[Block]) -> Steps[_Wait, None]:
         first_row = 0
@@ -204,7 +215,8 @@ class RowSender:
         # One batch of each partition in turn, so that all partitions are sent at the same time.
         while runs:
             run = runs.popleft()
-            taken = yield from self._append(call, run)
+            step = partial(self._append, call, run)
+            taken = yield from self._repeat(call, run.partition, step)
             call.future.add(taken, run.order, first_row)
             # Only after the future has noted the rows: an interrupt before leaves them in doubt.
             call.is_in_doubt = False
@@ -212,24 +224,21 @@ class RowSender:
                 runs.append(run)
             yield None
 
-    def _append(self, call: _SendCall, run: RowRun) -> Steps[_Wait, RowsTaken]:
-        """Append the rows of a run that one batch takes, waiting up to `max_block_ms`."""
-        rows, first = self._core.rows, run.next
-
-        def append(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[RowsTaken]:
-            # True during the call: an interrupt in it leaves open whether rows were taken.
-            call.is_in_doubt = True
-            outcome = rows.append(call.topic, run, now_ms, blocked)
-            call.is_in_doubt = isinstance(outcome, RowsTaken)
-            return outcome
-
+    def _append(
+        self, call: _SendCall, run: RowRun, now_ms: int, blocked: AppendBlocked | None
+    ) -> _Outcome[RowsTaken]:
+        """Append the rows of a run that one batch takes."""
+        first = run.next
+        # True during the call: an interrupt in it leaves open whether rows were taken.
+        call.is_in_doubt = True
         try:
-            taken: RowsTaken = yield from self._repeat(call, run.partition, append)
+            outcome = self._core.rows.append(call.topic, run, now_ms, blocked)
         except IllegalStateError:
             # The refusal comes before any row is taken, unless the run has moved on.
             call.is_in_doubt = run.next != first
             raise
-        return taken
+        call.is_in_doubt = isinstance(outcome, RowsTaken)
+        return outcome
 
     def _check_partition(self, call: _SendCall, partition: int) -> Steps[_Wait, None]:
         """Refuse a partition that the topic does not have, before any row is sent."""
@@ -247,8 +256,11 @@ class RowSender:
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
     ) -> Steps[_Wait, _Done]:
         """Take a step until it is done. All its waits last `max_block_ms` at most."""
-        outcome: _Done | FutureRecordMetadata
-        outcome = yield _Append(BlockedCall(call.topic, partition), step)
+        call.waiting.partition = partition
+        outcome = append_at_once(self._io, self._core, call.waiting, step)
+        # Most steps need no wait, and each `yield` goes through all generators above.
+        if isinstance(outcome, AppendBlocked):
+            outcome = yield _Append(call.waiting, step)
         if isinstance(outcome, FutureRecordMetadata):
             raise outcome.error or KafkaError("a row failed without an error")
         return outcome
