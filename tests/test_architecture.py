@@ -30,15 +30,15 @@ LONG_FILES = {
         "Topics, leaders and timers are one state, which every fault changes.",
     ),
     "txnproducer/_core/append/appender.py": (
-        600,
-        "The order of a send's checks is one rule, for one record and for many.",
+        615,
+        "The order of a send's checks is one rule.",
     ),
     "txnproducer/_core/batches/producer_batch.py": (
         490,
         "One batch with all its ends, which exclude each other.",
     ),
     "txnproducer/_core/batches/record_accumulator.py": (
-        590,
+        630,
         "Queues, memory and flushes count the same batches and have to agree at each end of one.",
     ),
     "txnproducer/_core/producer_core.py": (
@@ -46,7 +46,7 @@ LONG_FILES = {
         "The one list of the core's public calls, most of which are a line each.",
     ),
     "txnproducer/_core/sending/produce_sender.py": (
-        695,
+        705,
         "An answer, an expiry or an abort settles a batch, and each has to see the others.",
     ),
     "txnproducer/_core/sequences/sequence_manager.py": (
@@ -58,7 +58,7 @@ LONG_FILES = {
         "The life that all requests have in common, and all that they may ask of a transaction.",
     ),
     "txnproducer/_core/transactions/manager.py": (
-        480,
+        490,
         "The operations of a transaction refuse each other, so their checks are read together.",
     ),
     "txnproducer/_core/transactions/progress.py": (

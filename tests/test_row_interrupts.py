@@ -156,5 +156,5 @@ def test_an_interrupt_at_any_point_leaves_no_waiter_and_no_memory_taken(
         if not wanted or entered & wanted:
             break
     # It comes at the next function or the one after that, as the loop's thread goes about.
-    assert entered & {"append_any", "_append_record", "_append_to", "begin_batch"}
+    assert entered & {"append_any", "_append_record", "_append_to", "_begin_batch"}
     assert bool(entered & {"time_out_append", "fail_append"}) is bool(wanted)

@@ -18,7 +18,7 @@ from txnproducer._protocol.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
-from txnproducer._record import RecordBatchBuilder
+from txnproducer._record import RecordBatchBuilder, batch_size_upper_bound
 from txnproducer.records import TopicPartition
 
 TP0 = TopicPartition("topic", 0)
@@ -102,7 +102,10 @@ def append(
     """Append a record to a partition."""
     queues = accumulator.topic_queues(place.topic)
     queue = queues.queue(place.partition)
-    return accumulator.append(queues, queue, 100, None, value, (), on_delivery, now_ms, ticket)
+    size = batch_size_upper_bound(None, value)
+    return accumulator.append(
+        queues, queue, 100, None, value, (), on_delivery, now_ms, size, ticket
+    )
 
 
 def answered(accumulator: RecordAccumulator, batch: ProducerBatch) -> None:

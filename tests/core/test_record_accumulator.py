@@ -205,10 +205,21 @@ class InterruptedQueue(deque[Any]):
         raise KeyboardInterrupt
 
 
+def begin_filled(accumulator, *values):
+    """Begin a batch with records of some values, by default of one. Return it, or None."""
+    queues = accumulator.topic_queues("topic")
+
+    def fill(buffer):
+        return sum(buffer.append(100, None, each) is not None for each in values or [b"value"])
+
+    return accumulator.begin_batch(queues, queues.queue(0), 0, fill)
+
+
+@pytest.mark.parametrize("begin", [append, begin_filled])
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("is_another_waiting", [False, True])
 def test_an_interrupt_leaves_a_new_batch_in_its_queue_and_in_the_books_or_nowhere(
-    is_another_waiting, is_late
+    begin, is_another_waiting, is_late
 ):
     accumulator = make_accumulator(batch_size=1_000)
     queue = accumulator.topic_queues("topic").queue(0)
@@ -218,7 +229,7 @@ def test_an_interrupt_leaves_a_new_batch_in_its_queue_and_in_the_books_or_nowher
     queue.batches = InterruptedQueue(queue.batches)
     queue.batches.is_late = is_late
     with pytest.raises(KeyboardInterrupt):
-        append(accumulator)
+        begin(accumulator)
     count = is_another_waiting + is_late
     assert len(queue.batches) == count
     assert accumulator.pool.available_bytes == 10_000 - 1_000 * count
@@ -871,3 +882,52 @@ def test_a_batch_whose_codec_failed_ahead_keeps_its_records_until_it_is_drained(
     accumulator.settle_compressed()
     assert first.memory_bytes == 1_000
     assert not accumulator._compressing
+
+
+def test_a_batch_begun_with_many_records_has_those_that_fit():
+    accumulator = make_accumulator(batch_size=1_000)
+    batch = begin_filled(accumulator, *[b"x" * 400] * 3)
+    assert batch is not None
+    assert batch.record_count == 2
+    assert queued(accumulator) == [batch]
+    assert accumulator.has_incomplete
+    assert accumulator.pool.available_bytes == 9_000
+
+
+def test_a_batch_is_not_begun_without_memory_nor_ahead_of_those_who_wait_for_it():
+    accumulator = make_accumulator(batch_size=1_000, buffer_memory=2_500)
+    first = begin_filled(accumulator)
+    assert first is not None
+    ticket = append(accumulator, TP1, b"x" * 2_000)
+    assert isinstance(ticket, MemoryTicket)
+    assert begin_filled(accumulator) is None
+    accumulator.give_up(ticket)
+    assert begin_filled(accumulator) is not None
+    assert begin_filled(accumulator) is None
+    assert accumulator.pool.available_bytes == 500
+    assert not accumulator.pool.waiting
+
+
+@pytest.mark.parametrize("limit", ["batch_size", "max_request_size"])
+def test_a_batch_is_not_begun_with_a_record_above_the_limits(limit):
+    accumulator = make_accumulator(**{limit: 1_000})
+    assert begin_filled(accumulator, b"x" * 1_000, b"y") is None
+    assert queued(accumulator) == []
+    assert not accumulator.has_incomplete
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+
+
+def test_an_interrupt_while_a_batch_is_filled_leaves_nothing_of_it():
+    accumulator = make_accumulator()
+    queues = accumulator.topic_queues("topic")
+
+    def fill(buffer):
+        buffer.append(100, None, b"value")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        accumulator.begin_batch(queues, queues.queue(0), 0, fill)
+    assert queued(accumulator) == []
+    assert not accumulator.has_incomplete
+    assert not accumulator.has_undrained
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes

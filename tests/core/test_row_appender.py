@@ -191,7 +191,44 @@ def test_rows_without_idempotence_go_the_same_way():
     assert taken.count == 2
 
 
+def test_rows_join_the_batch_with_room_of_the_partition_that_is_chosen_next():
+    harness = in_transaction(linger_ms=60_000, batch_size=1_000, topics={"topic": 4})
+    for partition in range(4):
+        harness.send(partition=partition, value=b"x" * 100)
+    taken = append_all(harness, run_of(harness, [b"x" * 100] * 100, partition=None))
+    joined = [t.result.topic_partition.partition for t in taken if t.first_index == 1]
+    assert sorted(joined) == [0, 1, 2, 3]
+
+
+def test_rows_after_an_interrupted_call_meet_the_error_that_it_left():
+    harness = with_three_partitions(linger_ms=1_000)
+    run = run_of(harness, [b"0"])
+    harness.manager.set_half_way(True)
+    with pytest.raises(KafkaError, match="interrupted a call that sends offsets"):
+        append(harness, run)
+    assert run.next == 0
+    assert is_nothing_appended(harness)
+
+
+def test_rows_are_refused_while_the_transaction_is_being_leased():
+    harness = with_three_partitions(linger_ms=1_000)
+    run = run_of(harness, [b"0"])
+    harness.core.begin_lease(2)
+    with pytest.raises(IllegalStateError, match=r"send\(\) is refused"):
+        append(harness, run)
+    assert run.next == 0
+    assert is_nothing_appended(harness)
+
+
 # --- waiting
+
+
+def test_rows_wait_for_a_partition_that_is_not_known():
+    harness = with_three_partitions()
+    blocked = append(harness, run_of(harness, [b"0"], partition=3))
+    assert isinstance(blocked, AppendBlocked)
+    assert blocked.reason is BlockReason.METADATA
+    assert is_nothing_appended(harness)
 
 
 def test_rows_wait_for_metadata_and_nothing_is_appended_before():

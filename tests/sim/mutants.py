@@ -655,8 +655,8 @@ MUTANTS = (
     Mutant(
         "another-epoch-acknowledges",
         "_core/sequences/partition_map.py",
-        "if is_numbered_by(batch, self.producer_id_and_epoch) and is_sequence_after(",
-        "if is_sequence_after(",
+        "        if not is_numbered_by(batch, self.producer_id_and_epoch):\n            return\n",
+        "        pass\n",
         "a success under an earlier identity counts for the present one",
     ),
     Mutant(
@@ -787,6 +787,28 @@ MUTANTS = (
         "if epoch else None",
         "an epoch can always be raised by one",
     ),
+    # --- many rows at once ---------------------------------------------------------------------
+    Mutant(
+        "a-batch-of-rows-joins-no-transaction",
+        "_core/append/row_appender.py",
+        "            queues.note_sticky_batch()\n        appender.join_transaction(queue)\n",
+        "            queues.note_sticky_batch()\n        appender.begins_in(None)\n",
+        "the first record of a partition adds it, and rows are no records",
+    ),
+    Mutant(
+        "a-batch-of-rows-takes-no-memory",
+        "_core/batches/record_accumulator.py",
+        "        if not self.pool.allocate_more(memory_bytes, None):\n",
+        "        if self.pool.waiting:\n",
+        "only callers that wait need memory",
+    ),
+    Mutant(
+        "a-batch-of-rows-is-not-counted",
+        "_core/batches/record_accumulator.py",
+        "        self._incomplete[batch] = None\n        self.active[queue.topic_partition] = queue\n",
+        "        self.active[queue.topic_partition] = queue\n",
+        "a batch in a queue is incomplete anyway",
+    ),
     # --- rows that may go anywhere, among others -----------------------------------------------
     Mutant(
         "placed-rows-out-of-order",
@@ -840,8 +862,8 @@ MUTANTS = (
     ),
     Mutant(
         "interrupted-start-goes-no-further",
-        "_core/transactions/operation.py",
-        "        if self.start is not None:\n",
+        "_core/transactions/manager.py",
+        "        if held is not None and held.start is not None:\n",
         "        if False:\n",
         "an operation that has begun goes on by itself",
     ),

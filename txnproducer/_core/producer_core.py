@@ -114,7 +114,7 @@ class ProducerCore(Appender):
             config.max_request_size, config.buffer_memory, config.partitioner_ignore_keys
         )
         super().__init__(options, metadata, accumulator, transactions, metrics, waiter)
-        self.rows = RowAppender(self, accumulator.topics)
+        self.rows = RowAppender(self, metadata, accumulator)
         self.row_placer = RowPlacer(metadata, accumulator)
         self._client = client
         self._as_sender = _SenderRole(transactions, self.finish_interrupted_call)
@@ -375,10 +375,11 @@ class ProducerCore(Appender):
         self._accumulator.settle_compressed()
         with self._as_sender:
             # Before the step, which may send their batches again at once.
-            self._requests.end_unsent(now_ms)
+            if self._requests.unsent:
+                self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)
         # A request that could not be sent ends with the next step, so that is due at once.
-        delay_ms = 0 if self._requests.has_unsent else delay_ms
+        delay_ms = 0 if self._requests.unsent else delay_ms
         self.note_next_step(now_ms + delay_ms)
         return delay_ms
 

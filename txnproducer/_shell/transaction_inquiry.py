@@ -214,7 +214,7 @@ class TransactionInquiry(AskingCore):
             # At least 1: with 0 the loop would spin until the connection is there.
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         self._ask(connection, now_ms)
-        return 0 if self._requests.has_unsent else NEVER_MS
+        return 0 if self._requests.unsent else NEVER_MS
 
     def _connection(self, now_ms: int) -> ConnectionId | None:
         if self._coordinator is not None:

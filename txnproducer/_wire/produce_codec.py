@@ -203,7 +203,7 @@ def _decode_plain(
             at += _PARTITION_ANSWER.size
             # Brokers answer in the order of the request, whose object is then used again.
             where = body.partitions[min(len(answers), last)].topic_partition
-            if where != (topic, index):
+            if where.partition != index or where.topic != topic:
                 where = TopicPartition(topic, index)
             answers.append(ProducePartitionResponse(where, 0, base, time, start))
         if payload[at] != NO_TAGS:

@@ -16,7 +16,6 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +30,6 @@ from txnproducer._core.batches.append_blocked import (
 from txnproducer._core.batches.buffer_pool import MemoryTicket
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
 from txnproducer._core.batches.partitioner import partition_for_key
-from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import (
     CallbackBatch,
@@ -47,7 +45,6 @@ from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.state import TransactionState, TransactionStateMachine
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
-from txnproducer._record.implementation import RecordBuffer
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import (
     InvalidProducerEpochError,
@@ -92,8 +89,6 @@ class Appender:
         append: takes a record, as `append_any` does, by the fast path if it can.
         fast_append: append the records that it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
-        is_compressing: whether batches are compressed, and so may take more than there is memory
-            for now.
         failed_tries: which addresses can't be reached, and why.
     """
 
@@ -107,7 +102,6 @@ class Appender:
         waiter: Waiter,
     ) -> None:
         self.needs_wakeup = False
-        self.is_compressing = accumulator.is_compressing
         self._next_step_ms = NEVER_MS
         self.transaction_manager = transactions
         # The queue of a record that is being appended, until its partition is in the transaction.
@@ -141,15 +135,10 @@ class Appender:
         )
         self.append = self.fast_append.append
 
-    def can_append_fast(self, transaction: int) -> bool:
-        """Return whether the records of a transaction are welcome as they come.
-
-        Args:
-            transaction: the `transaction_number` when they came.
-        """
-        transactions = self.transaction_manager
-        begun_count = 0 if transactions is None else transactions.progress.begun_count
-        return self._machine.state is self._fast_state and transaction == begun_count
+    @property
+    def can_append_fast(self) -> bool:
+        """Whether records are welcome, and a batch that is open takes them as they come."""
+        return self._machine.state is self._fast_state
 
     def append_any(
         self,
@@ -188,7 +177,10 @@ class Appender:
         # An earlier call of the core may have stopped half-way, and the checks below read its
         # state.
         self.finish_interrupted_call()
-        record = _NewRecord(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        size_bytes = batch_size_upper_bound(key, value, headers)
+        record = _NewRecord(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, size_bytes
+        )
         ticket = None if blocked is None else blocked.ticket
         if ticket is None:
             # The ticket exists before the pool queues it, so `finally` knows it whenever Ctrl-C
@@ -226,8 +218,8 @@ class Appender:
         if queue is not None:
             # Without a batch in the queue the append came to nothing, and a partition added to the
             # transaction would only cost the coordinator a marker.
-            if queue.batches and self._machine.state is self._fast_state:
-                self._join_transaction(queue)
+            if queue.batches and self.can_append_fast:
+                self.join_transaction(queue)
             self._appending_to = None
             # The interrupted call may not have woken the sender, and its batch could wait long.
             self.needs_wakeup = True
@@ -293,7 +285,7 @@ class Appender:
         """
         if blocked is not None:
             self.refuse_if_ended(blocked.transaction)
-        record = _NewRecord(topic, None, None, (), partition, 0, None)
+        record = _NewRecord(topic, None, None, (), partition, 0, None, 0)
         if self._snapshot(record) is not None:
             return None
         return self._wait_for_metadata(record, now_ms, blocked)
@@ -331,7 +323,7 @@ class Appender:
                 ticket,
             )
             if future is not None:
-                self._join_transaction(queue)
+                self.join_transaction(queue)
                 return future
         queue = self._accumulator.sticky_queue(queues, snapshot)
         outcome = self._append_to(record, queues, queue, ticket, now_ms)
@@ -358,6 +350,7 @@ class Appender:
             record.headers,
             record.on_delivery,
             now_ms,
+            record.size_bytes,
             ticket,
         )
         if isinstance(outcome, MemoryTicket):
@@ -366,85 +359,18 @@ class Appender:
             self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
-        self._join_transaction(queue)
+        self.join_transaction(queue)
         # A wake-up costs the sending thread a system call, and both threads a switch. It is left
         # out where the sender would find nothing to do.
         self.wake_sender_for(queue)
         return outcome
 
-    # --- many records ---------------------------------------------------------------------------
+    def begins_in(self, queue: PartitionQueue | None) -> None:
+        """Note the queue of records before their append; None if none was appended.
 
-    def next_queue(self, topic: str, partition: int | None, now_ms: int) -> PartitionQueue | None:
-        """Return the queue in which the next batch for many records begins.
-
-        Args:
-            topic: where to.
-            partition: of it; None lets load decide.
-            now_ms: the core's clock.
-
-        Returns:
-            The queue; None if the first record has to take `append_any`, which waits for metadata
-            and fails the record.
-
-        Raises:
-            IllegalStateError, KafkaError: as `append_any` does.
+        After an interruption their partition joins the transaction all the same.
         """
-        self.finish_interrupted_call()
-        accumulator, transactions = self._accumulator, self.transaction_manager
-        snapshot = self._metadata.topics.get(topic)
-        if snapshot is None or accumulator.is_closed:
-            return None
-        # Without one, a partition is needed at all.
-        if (0 if partition is None else partition) >= snapshot.partition_count:
-            return None
-        # An interrupted call may have ended in an error, of which some fail the record.
-        if self._machine.state is not self._fast_state:
-            return None
-        if transactions is not None:
-            transactions.check_can_append()
-        self._metadata.add_topic(topic, now_ms)
-        queues = accumulator.topic_queues(topic)
-        queues.set_partition_count(snapshot.partition_count)
-        if partition is not None:
-            return queues.queue(partition)
-        if queues.sticky_queue is not None:
-            # Its batch has no room.
-            queues.sticky_queue.close_open_batch()
-        return accumulator.sticky_queue(queues, snapshot)
-
-    def begin_batch(
-        self,
-        topic: str,
-        partition: int | None,
-        queue: PartitionQueue,
-        now_ms: int,
-        fill: Callable[[RecordBuffer], int],
-    ) -> ProducerBatch | None:
-        """Begin a batch with as many records as it takes.
-
-        Args:
-            topic: where to.
-            partition: of it; None if load has decided.
-            queue: that `next_queue` returned for them. Its last batch takes no more records.
-            now_ms: the core's clock.
-            fill: appends the records.
-
-        Returns:
-            The batch; None if the first record has to take `append_any`, which waits for memory
-            and has room for a large one. Then nothing was appended.
-        """
-        queues = self._accumulator.topic_queues(topic)
-        # Noted before, as for a single record.
         self._appending_to = queue
-        batch = self._accumulator.begin_batch(queues, queue, now_ms, fill)
-        if batch is None:
-            self._appending_to = None
-            return None
-        if partition is None:
-            queues.note_sticky_batch()
-        self._join_transaction(queue)
-        self.wake_sender_for(queue)
-        return batch
 
     def wake_sender_for(self, queue: PartitionQueue) -> None:
         """Ask for a step if the sender has work for a partition now."""
@@ -477,7 +403,8 @@ class Appender:
             return False
         return self._next_step_ms <= head.created_ms + self._accumulator.options.linger_ms
 
-    def _join_transaction(self, queue: PartitionQueue) -> None:
+    def join_transaction(self, queue: PartitionQueue) -> None:
+        """Add a queue's partition to the transaction, now that records are in it."""
         if self.transaction_manager is not None:
             self.transaction_manager.maybe_add_partition(queue.topic_partition)
         self._appending_to = None
@@ -487,7 +414,7 @@ class Appender:
     def _size_error(self, record: _NewRecord) -> KafkaError | None:
         # Before compression, as in `ensureValidRecordSize` of Java: what it saves is not known
         # yet.
-        size = batch_size_upper_bound(record.key, record.value, record.headers)
+        size = record.size_bytes
         for name, limit in self._size_limits:
             if size > limit:
                 return RecordTooLargeError(
@@ -664,7 +591,10 @@ class Appender:
 # Not frozen, which takes four times as long to make: one is made for each batch's first record.
 @dataclass(slots=True)
 class _NewRecord:
-    """A record on the long way through the checks."""
+    """A record on the long way through the checks.
+
+    `size_bytes` is the largest size of a batch with only this record.
+    """
 
     topic: str
     value: bytes | None
@@ -673,6 +603,7 @@ class _NewRecord:
     partition: int | None
     timestamp_ms: int
     on_delivery: DeliveryCallback | None
+    size_bytes: int
 
 
 def _has_partition(snapshot: TopicSnapshot, partition: int | None) -> bool:

@@ -1,8 +1,8 @@
 """Many rows at once into a partition's batches: each batch takes as many as it has room for.
 
-Owns: `RowAppender`, `RowRun`. Must not know: columns, requests. Most batches are begun and filled in
-one go. If a batch's first row needs more than that (metadata, memory, a codec, a refusal), it is
-appended like any other record, with every check, and the rest of the batch follows in one call.
+Owns: `RowAppender`, `RowRun`. Must not know: columns, requests. Most batches are begun and filled
+in one go. If a batch's first row needs more than that (metadata, memory, a codec, a refusal), it
+is appended like any other record, with every check, and the rest of the batch follows in one call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from txnproducer._core.append.appender import Appender
 from txnproducer._core.batches.append_blocked import AppendBlocked
 from txnproducer._core.batches.batch_future import RowsTaken
-from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
+from txnproducer._core.batches.partition_queues import PartitionQueue
 from txnproducer._core.batches.producer_batch import ProducerBatch
+from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._core.metadata import Metadata
 from txnproducer._record.implementation import RecordBuffer, Rows
 from txnproducer.errors import IllegalStateError
 
@@ -57,12 +59,17 @@ class RowAppender:
 
     Args:
         appender: takes single records.
-        topics: the queues of every topic that has any.
+        metadata: knows the topics.
+        accumulator: keeps the records.
     """
 
-    def __init__(self, appender: Appender, topics: dict[str, TopicQueues]) -> None:
+    def __init__(
+        self, appender: Appender, metadata: Metadata, accumulator: RecordAccumulator
+    ) -> None:
         self._appender = appender
-        self._topics = topics
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._topics = accumulator.topics
 
     def append(
         self, topic: str, run: RowRun, now_ms: int, blocked: AppendBlocked | None = None
@@ -88,11 +95,11 @@ class RowAppender:
         # Rows of one call may span batches, and another thread may end the transaction in between.
         # The appender makes this check itself for a run that was blocked.
         if blocked is None:
-            if self._appender.can_append_fast(run.transaction):
+            self._appender.refuse_if_ended(run.transaction)
+            if self._appender.can_append_fast:
                 taken = self._append_fast(topic, run, now_ms)
                 if taken is not None:
                     return taken
-            self._appender.refuse_if_ended(run.transaction)
         row = run.next if run.order is None else run.order[run.next]
         timestamp_ms, key, value, headers = run.rows.record(row)
         outcome = self._appender.append_any(
@@ -116,22 +123,63 @@ class RowAppender:
 
     def _append_fast(self, topic: str, run: RowRun, now_ms: int) -> RowsTaken | None:
         """Append the rows of one batch, unless the first of them needs every check."""
-        appender = self._appender
         queue = self._queue(topic, run.partition)
         taken = None if queue is None else self._append_to_open_batch(run, queue)
         # With a codec a batch without room may get more memory.
-        if taken is not None or appender.is_compressing:
+        if taken is not None or self._accumulator.is_compressing:
             return taken
-        queue = appender.next_queue(topic, run.partition, now_ms)
+        queue = self._next_queue(topic, run.partition, now_ms)
         if queue is None:
             return None
         # Another partition, which was chosen just now, may have a batch with room.
         taken = self._append_to_open_batch(run, queue)
-        if taken is not None:
-            return taken
-        batch = appender.begin_batch(topic, run.partition, queue, now_ms, run.append_to)
-        if batch is None:
+        return self._begin_batch(topic, run, queue, now_ms) if taken is None else taken
+
+    def _next_queue(self, topic: str, partition: int | None, now_ms: int) -> PartitionQueue | None:
+        """Return the queue of the next batch. None if the first row has to wait, or fails.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append` does.
+        """
+        appender, accumulator = self._appender, self._accumulator
+        appender.finish_interrupted_call()
+        snapshot = self._metadata.topics.get(topic)
+        if snapshot is None or accumulator.is_closed:
             return None
+        # Also for rows that may go anywhere: a topic may have no partition yet.
+        if (0 if partition is None else partition) >= snapshot.partition_count:
+            return None
+        # An interrupted call may have ended in an error, of which some fail the row.
+        if not appender.can_append_fast:
+            return None
+        if appender.transaction_manager is not None:
+            appender.transaction_manager.check_can_append()
+        self._metadata.add_topic(topic, now_ms)
+        queues = accumulator.topic_queues(topic)
+        queues.set_partition_count(snapshot.partition_count)
+        if partition is not None:
+            return queues.queue(partition)
+        if queues.sticky_queue is not None:
+            # Its batch has no room.
+            queues.sticky_queue.close_open_batch()
+        return accumulator.sticky_queue(queues, snapshot)
+
+    def _begin_batch(
+        self, topic: str, run: RowRun, queue: PartitionQueue, now_ms: int
+    ) -> RowsTaken | None:
+        """Begin a batch with rows. None if the first one needs memory first, or is too large."""
+        appender = self._appender
+        queues = self._accumulator.topic_queues(topic)
+        # Before the append, as for a single record.
+        appender.begins_in(queue)
+        batch = self._accumulator.begin_batch(queues, queue, now_ms, run.append_to)
+        if batch is None:
+            appender.begins_in(None)
+            return None
+        if run.partition is None:
+            queues.note_sticky_batch()
+        appender.join_transaction(queue)
+        appender.wake_sender_for(queue)
         start = run.next
         run.move_on(batch, batch.record_count)
         return RowsTaken(batch.result, 0, start, run.next - start)

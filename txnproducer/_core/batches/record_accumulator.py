@@ -37,7 +37,7 @@ from txnproducer._core.ports import Waiter
 from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.rng import Rng
 from txnproducer._record.batch_builder import RecordBatchBuilder
-from txnproducer._record.format import Header, batch_size_upper_bound
+from txnproducer._record.format import Header
 from txnproducer._record.implementation import RecordBuffer
 from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -123,6 +123,7 @@ class RecordAccumulator:
         headers: tuple[Header, ...],
         on_delivery: DeliveryCallback | None,
         now_ms: int,
+        size_bytes: int,
         ticket: MemoryTicket | None = None,
     ) -> FutureRecordMetadata | MemoryTicket:
         """Append a record to a partition's last batch, or to a new one.
@@ -136,6 +137,7 @@ class RecordAccumulator:
             headers: pairs of a name and bytes or None.
             on_delivery: called when the record has ended.
             now_ms: the clock that linger and the delivery time-out count by.
+            size_bytes: the largest size of a batch with only this record.
             ticket: from an earlier call for the same record.
 
         Returns:
@@ -148,8 +150,7 @@ class RecordAccumulator:
             self.give_up(ticket)
             return future
         # `batch_size` may be above `buffer_memory`. A record may not: the appender refuses it.
-        upper_bound = batch_size_upper_bound(key, value, headers)
-        memory_bytes = min(max(self._batch_size, upper_bound), self.pool.total_bytes)
+        memory_bytes = min(max(self._batch_size, size_bytes), self.pool.total_bytes)
         # Made before its memory is taken: if this fails, no memory is lost.
         batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         ticket = self.pool.allocate(memory_bytes, ticket)
@@ -236,13 +237,14 @@ class RecordAccumulator:
         future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
         if future is not None:
             return future
-        # With a codec a batch may have room on the wire and none in memory.
-        missing_bytes = batch.builder.missing_memory_bytes(
-            self._batch_size, timestamp_ms, key, value, headers
-        )
-        if missing_bytes and self.pool.allocate_more(missing_bytes, ticket):
-            batch.grow(missing_bytes)
-            return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+        if self.is_compressing:
+            # A batch may have room on the wire and none in memory.
+            missing_bytes = batch.builder.missing_memory_bytes(
+                self._batch_size, timestamp_ms, key, value, headers
+            )
+            if missing_bytes and self.pool.allocate_more(missing_bytes, ticket):
+                batch.grow(missing_bytes)
+                return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
         # It is full, or cannot grow. To wait for memory here could hang: perhaps only the end of
         # this very batch frees some.
         queue.close_open_batch()

@@ -31,6 +31,7 @@ from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.transactions.handler import RequestPriority, TxnRequestHandler
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.state import TransactionState
+from txnproducer._core.transactions.transaction_loss import TransactionLoss
 from txnproducer._protocol.events import (
     Channel,
     ClientResponse,
@@ -48,6 +49,9 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import AuthenticationError, KafkaError, TransactionAbortedError
 
 _LOG = logging.getLogger(__name__)
+
+# In these no batch is sent any more, unless it was before.
+_DROPPING_STATES = (TransactionState.ABORTABLE_ERROR, TransactionState.ABORTING_TRANSACTION)
 
 
 class CoordinatorSender:
@@ -97,11 +101,9 @@ class CoordinatorSender:
         """Whether a request is in hand or on the wire."""
         return self._in_hand is not None or self._transactions.requests.has_in_flight_request
 
-    def ask_about_loss(self, now_ms: int) -> None:
-        """Ask the coordinator why the transaction was lost, if it was. No request waits for it."""
-        loss = self._transactions.progress.loss
-        if loss is not None:
-            self._inquiry.step(loss, self._transaction_coordinator, now_ms)
+    def ask_about_loss(self, loss: TransactionLoss, now_ms: int) -> None:
+        """Ask the coordinator why the transaction was lost. No request waits for it."""
+        self._inquiry.step(loss, self._transaction_coordinator, now_ms)
 
     def step(self, now_ms: int) -> int | None:
         """Send the next request if there is one that may go.
@@ -115,7 +117,8 @@ class CoordinatorSender:
         if transactions.requests.has_in_flight_request:
             return NEVER_MS
         # Before `next_request`: EndTxn waits for batches that are still to be sent.
-        self._drop_unsent_batches()
+        if transactions.machine.state in _DROPPING_STATES:
+            self._drop_unsent_batches()
         in_hand = self._in_hand
         # It was taken before the abort began. Sent now, it would add to a transaction that is to
         # end.
@@ -128,8 +131,8 @@ class CoordinatorSender:
             # take their time.
             self._taken_ms = now_ms
         if self._in_hand is None:
-            if not transactions.requests.has_pending_requests:
-                # Handlers are the keys, so the entries of finished ones would pile up.
+            # Handlers are the keys, so the entries of finished ones would pile up.
+            if self._not_before_ms and not transactions.requests.has_pending_requests:
                 self._not_before_ms.clear()
             return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
@@ -147,11 +150,9 @@ class CoordinatorSender:
 
     def _drop_unsent_batches(self) -> None:
         machine = self._transactions.machine
-        state = machine.state
-        if state is TransactionState.ABORTABLE_ERROR:
-            self._accumulator.abort_undrained_batches(machine.last_error or KafkaError())
-        elif state is TransactionState.ABORTING_TRANSACTION:
-            self._accumulator.abort_undrained_batches(TransactionAbortedError())
+        is_aborting = machine.state is TransactionState.ABORTING_TRANSACTION
+        error = TransactionAbortedError() if is_aborting else machine.last_error
+        self._accumulator.abort_undrained_batches(error or KafkaError())
 
     def _send(self, handler: TxnRequestHandler, now_ms: int) -> int:
         wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms

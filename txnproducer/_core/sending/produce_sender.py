@@ -216,7 +216,7 @@ class ProduceSender:
         for _ in range(_MOST_PASSES):
             delay_ms = self._send_ready(now_ms)
             # A batch that could not be sent is in doubt. None may go behind it before its end.
-            if delay_ms or self._requests.has_unsent:
+            if delay_ms or self._requests.unsent:
                 break
         return delay_ms
 

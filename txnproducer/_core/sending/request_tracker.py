@@ -36,6 +36,9 @@ class RequestTracker:
     Args:
         client: carries them.
         request_timeout_ms: how long each may take.
+
+    Attributes:
+        unsent: the ends of requests that could not be sent, which `end_unsent` reports.
     """
 
     def __init__(self, client: KafkaClient, request_timeout_ms: int) -> None:
@@ -43,7 +46,7 @@ class RequestTracker:
         self._request_timeout_ms = request_timeout_ms
         self._next_id = 1
         self._awaited: dict[int, OnEnd] = {}
-        self._not_sent: list[ClientResponse] = []
+        self.unsent: list[ClientResponse] = []
 
     def send(self, connection: ConnectionId, body: Request, on_end: OnEnd, now_ms: int) -> int:
         """Put a request on a ready connection.
@@ -62,18 +65,13 @@ class RequestTracker:
             known = error if isinstance(error, KafkaError) else KafkaError(f"not sent: {error!r}")
             # A part of it may be on the wire, so it counts as sent and lost.
             lost = ClientResponse(request, failure=ResponseFailure.DISCONNECTED, error=known)
-            self._not_sent.append(lost)
+            self.unsent.append(lost)
         return correlation_id
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether a request could not be sent, and has not ended yet."""
-        return bool(self._not_sent)
 
     def end_unsent(self, now_ms: int) -> None:
         """End the requests that could not be sent."""
         # Swapped first: a callback may send another request that fails.
-        ended, self._not_sent = self._not_sent, []
+        ended, self.unsent = self.unsent, []
         for response in ended:
             self.handle(response, now_ms)
 

@@ -119,7 +119,8 @@ class Sender:
         # Before the state is looked at: a lost batch may change it.
         transactions.progress.maybe_resolve_sequences()
         # Also after a fatal error, whose text can name the cause.
-        coordinators.ask_about_loss(now_ms)
+        if transactions.progress.loss is not None:
+            coordinators.ask_about_loss(transactions.progress.loss, now_ms)
         if transactions.machine.state in ERROR_STATES:
             if transactions.machine.has_fatal_error:
                 self._fail_everything(transactions, coordinators)

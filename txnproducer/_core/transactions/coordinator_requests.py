@@ -88,6 +88,7 @@ class CoordinatorRequests:
     Attributes:
         queue: the requests that wait.
         out: the request that was taken to be sent, or was sent.
+        has_in_flight_request: whether a request awaits its answer.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class CoordinatorRequests:
         self._find_coordinator = find_coordinator
         self.queue = TxnRequestQueue()
         self.out: TxnRequestHandler | None = None
-        self._has_in_flight = False
+        self.has_in_flight_request = False
         self._coordinators: dict[CoordinatorType, BrokerNode | None] = {}
         self._coordinator_keys: dict[CoordinatorType, str] = {}
         self._logged: dict[tuple[CoordinatorType, str], BrokerNode] = {}
@@ -106,11 +107,6 @@ class CoordinatorRequests:
     def has_pending_requests(self) -> bool:
         """Whether a request is queued."""
         return bool(self.queue)
-
-    @property
-    def has_in_flight_request(self) -> bool:
-        """Whether a request awaits its answer."""
-        return self._has_in_flight
 
     @property
     def is_idle(self) -> bool:
@@ -162,12 +158,12 @@ class CoordinatorRequests:
         """Note that a request was sent; `correlation_id` is for the log alone."""
         _LOG.debug("%s: sent %s as request %s", self._name, handler, correlation_id)
         self.out = handler
-        self._has_in_flight = True
+        self.has_in_flight_request = True
 
     def clear_in_flight(self) -> None:
         """Note that the request on the wire has ended. Its handler gets the answer separately."""
         self.out = None
-        self._has_in_flight = False
+        self.has_in_flight_request = False
 
     # --- ends -----------------------------------------------------------------------------------
 

@@ -441,8 +441,9 @@ class TransactionManager:
 
     def finish_interrupted_call(self) -> None:
         """Complete a call that an exception has interrupted: see `Appender`."""
-        if self._pending.held is not None:
-            self._pending.held.finish_start()
+        held = self._pending.held
+        if held is not None and held.start is not None:
+            held.finish_start(held.start)
         if self.is_half_way:
             self.progress.maybe_transition_to_error_state(
                 TransactionAbortableError(

@@ -87,12 +87,10 @@ class OpenTransaction:
             self.new_partitions.add(place)
 
     def take_new_partitions(self) -> frozenset[TopicPartition]:
-        """Return the partitions of the next AddPartitionsToTxn, none if there is no new one.
+        """Return the partitions of the next AddPartitionsToTxn.
 
         They are all partitions without an answer, also those of a request that is repeated.
         """
-        if not self.new_partitions:
-            return frozenset()
         self.pending_partitions |= self.new_partitions
         self.new_partitions.clear()
         # A copy, since answers change the set.

@@ -88,11 +88,10 @@ class PendingOperation:
     result: TransactionalRequestResult
     start: Callable[[TransactionalRequestResult], None] | None
 
-    def finish_start(self) -> None:
-        """Make the steps of a start again that an exception has interrupted."""
-        if self.start is not None:
-            self.start(self.result)
-            self.start = None
+    def finish_start(self, start: Callable[[TransactionalRequestResult], None]) -> None:
+        """Make the steps of its start again, which an exception has interrupted."""
+        start(self.result)
+        self.start = None
 
 
 class PendingOperations:

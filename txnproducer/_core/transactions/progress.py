@@ -252,9 +252,9 @@ class TransactionProgress:
         """
         requests = self.requests
         # As late as this, so that one request names all partitions used since the last one.
-        new_partitions = self.open.take_new_partitions()
-        if new_partitions:
-            requests.queue.push(AddPartitionsToTxnHandler(self, new_partitions))
+        if self.open.new_partitions:
+            partitions = self.open.take_new_partitions()
+            requests.queue.push(AddPartitionsToTxnHandler(self, partitions))
         while (handler := requests.queue.peek()) is not None:
             # The markers end the transaction in each log, so all batches must be written before.
             if handler.is_end_txn and has_incomplete_batches:

@@ -130,7 +130,7 @@ class CoordinatorSteps(AskingCore):
                 due_ms = min(due_ms, self._send_waiting(broker, now_ms))
         if self._resting:
             due_ms = min(due_ms, min(at_ms for at_ms, _ in self._resting) - now_ms)
-        return 0 if self._requests.has_unsent else max(0, due_ms)
+        return 0 if self._requests.unsent else max(0, due_ms)
 
     def _wake(self, now_ms: int) -> None:
         resting, self._resting = self._resting, []
