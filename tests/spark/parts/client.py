@@ -226,7 +226,7 @@ class InlineIo(IoThread):
             self._step(left_s)
 
     def _step(self, left_s: float) -> None:
-        due = self._turn(min(self._due_ms, max(1, round(min(left_s, 1e6) * 1000))))
+        due = self._turn(self._driven, min(self._due_ms, max(1, round(min(left_s, 1e6) * 1000))))
         if due is None:
             self._end()
         else:
