@@ -14,7 +14,8 @@ from tests import sent_rows
 from tests.live_client import commits_sent
 from tests.sent_rows import assert_can_only_be_aborted, interrupt, values_written
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._shell import waiting
+from txnproducer._shell.columns import sending
+from txnproducer._shell.waiting import append_at_once
 from txnproducer.errors import BufferExhaustedError, KafkaError
 
 # Fixtures of these tests. Other tests have their own under these names.
@@ -66,23 +67,60 @@ def test_an_interrupt_after_the_first_rows_leaves_no_part_of_them_to_be_committe
     one.begin_transaction()
     with monkeypatch.context() as patch:
         # The first call looks around.
-        patch.setattr(waiting, "wake_sender", InterruptOnce(calls_before=1))
+        step = InterruptOnce(calls_before=1, function=append_at_once)
+        patch.setattr(sending, "append_at_once", step)
         with pytest.raises(KeyboardInterrupt):
             one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
     assert_can_only_be_aborted(one)
     assert commits_sent(client) == [False, True]
 
 
+def test_another_interrupt_while_the_first_ends_the_call_lets_no_part_of_the_rows_be_committed(
+    make, client, monkeypatch
+):
+    one = make(linger_ms=1_000)
+    one.partitions_for("topic")
+    one.begin_transaction()
+    with monkeypatch.context() as patch:
+        step = InterruptOnce(calls_before=1, function=append_at_once)
+        patch.setattr(sending, "append_at_once", step)
+        patch.setattr(sending, "leave_append", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
+    assert_can_only_be_aborted(one)
+    assert commits_sent(client) == [False, True]
+
+
+def test_an_interrupt_before_the_wait_for_memory_leaves_no_place_in_its_queue(
+    make, client, monkeypatch
+):
+    one = make(buffer_memory=40_000, batch_size=16_384)
+    one.partitions_for("topic")
+    client.held.add(ApiKey.PRODUCE)
+    one.begin_transaction()
+    with monkeypatch.context() as patch:
+        patch.setattr(sending, "append_when_possible", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.send_batch("topic", [b"x" * 1_000] * 100)
+    assert one.metrics()["waiting-threads"] == 0
+    with one._lock:
+        client.release(ApiKey.PRODUCE)
+    assert_can_only_be_aborted(one)
+
+
 class InterruptOnce:
-    """A function that raises as Ctrl-C does, once."""
+    """A function that raises as Ctrl-C does, once, after its work is done."""
 
-    def __init__(self, calls_before):
+    def __init__(self, calls_before, function=None):
         self.calls_before = calls_before
+        self.function = function
 
-    def __call__(self, *_):
+    def __call__(self, *arguments):
+        result = None if self.function is None else self.function(*arguments)
         self.calls_before -= 1
         if self.calls_before == -1:
             raise KeyboardInterrupt
+        return result
 
 
 def interrupted_at(number, call):
@@ -116,18 +154,20 @@ def interrupted_at(number, call):
 
 
 @pytest.mark.parametrize("is_by_row", [False, True])
+# The larger one is larger than a batch.
+@pytest.mark.parametrize("size", [16_000, 20_000])
 @pytest.mark.parametrize("partition", [0, None])
 @pytest.mark.parametrize("batches_before", [0, 2])
 def test_an_interrupt_at_any_point_leaves_no_waiter_and_no_memory_taken(
-    make, client, is_by_row, partition, batches_before
+    make, client, is_by_row, size, partition, batches_before
 ):
     one = make(buffer_memory=40_000, batch_size=16_384)
     one.partitions_for("topic")
     one._config = dataclasses.replace(one._config, max_block_ms=1)
     one._rows._max_block_ms = 1
     calls = {
-        False: lambda: one.send("topic", b"x" * 16_000, partition=partition),
-        True: lambda: one.send_batch("topic", [b"x" * 16_000], partitions=[partition]),
+        False: lambda: one.send("topic", b"x" * size, partition=partition),
+        True: lambda: one.send_batch("topic", [b"x" * size], partitions=[partition]),
     }
     entered = set()
     wanted = {"time_out_append", "fail_append"} if batches_before == 2 else set()
@@ -156,5 +196,8 @@ def test_an_interrupt_at_any_point_leaves_no_waiter_and_no_memory_taken(
         if not wanted or entered & wanted:
             break
     # It comes at the next function or the one after that, as the loop's thread goes about.
-    assert entered & {"append_any", "_append_record", "_append_to", "_begin_batch"}
+    if is_by_row and not batches_before:
+        assert entered & {"_next_queue", "_begin_batch", "begin_batch"}
+    if size > 16_384 or not is_by_row or batches_before:
+        assert entered & {"append_any", "_append_record", "_append_to"}
     assert bool(entered & {"time_out_append", "fail_append"}) is bool(wanted)

@@ -169,6 +169,20 @@ def test_rows_that_fill_a_batch_to_the_last_byte_wake_the_sender():
     assert not harness.core.needs_wakeup
 
 
+def test_rows_that_fill_the_batch_with_room_of_another_partition_wake_the_sender():
+    harness = in_transaction(linger_ms=60_000, batch_size=1_000, topics={"topic": 2})
+    for partition in range(2):
+        harness.send(partition=partition, value=b"x" * 100)
+    harness.run_for(10)
+    harness.core.needs_wakeup = False
+    # 61 bytes are the batch's own, and 9 those of a record beside its value.
+    run = run_of(harness, [b"x" * (1_000 - 61 - 109 - 9)], partition=1)
+    [taken] = append_all(harness, run)
+    assert taken.first_index == 1
+    assert harness.core._accumulator.topics["topic"].queues[1].batches[0].is_full
+    assert harness.core.needs_wakeup
+
+
 def test_a_large_row_gets_a_batch_of_its_own():
     harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
     taken = append_all(harness, run_of(harness, [b"s", b"x" * 5_000, b"s", b"s"]))

@@ -1,8 +1,9 @@
 """Many rows at once into a partition's batches: each batch takes as many as it has room for.
 
 Owns: `RowAppender`, `RowRun`. Must not know: columns, requests. Most batches are begun and filled
-in one go. If a batch's first row needs more than that (metadata, memory, a codec, a refusal), it
-is appended like any other record, with every check, and the rest of the batch follows in one call.
+in one go. If a batch's first row needs more than that (it waits for metadata or memory, has a
+codec, is larger than a batch, or is refused), it is appended like any other record, with every
+check, and the rest of the batch follows in one call.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class RowRun:
         next: the place in the order that is sent next.
         stop: the place after the last one.
         full_batch: the last batch, if it had no room for the next row.
+        has_large_rows: whether one of the rows was larger than a batch.
     """
 
     rows: Rows
@@ -43,6 +45,7 @@ class RowRun:
     next: int
     stop: int
     full_batch: ProducerBatch | None = None
+    has_large_rows: bool = False
 
     def append_to(self, buffer: RecordBuffer) -> int:
         """Append as many of the rows that are left as a buffer takes. Return how many it took."""
@@ -52,6 +55,10 @@ class RowRun:
         """Note how many of the rows a batch took."""
         self.next += count
         self.full_batch = None if self.next == self.stop else batch
+
+    def meets_large_row(self) -> None:
+        """Note that the next row is larger than a batch. Others may be, too."""
+        self.has_large_rows = True
 
 
 class RowAppender:
@@ -128,6 +135,9 @@ class RowAppender:
         # With a codec a batch without room may get more memory.
         if taken is not None or self._accumulator.is_compressing:
             return taken
+        # A batch that is begun in vain costs more than the long way.
+        if run.has_large_rows or not self._accumulator.has_memory_for_batch:
+            return None
         queue = self._next_queue(topic, run.partition, now_ms)
         if queue is None:
             return None
@@ -149,9 +159,6 @@ class RowAppender:
         # Also for rows that may go anywhere: a topic may have no partition yet.
         if (0 if partition is None else partition) >= snapshot.partition_count:
             return None
-        # An interrupted call may have ended in an error, of which some fail the row.
-        if not appender.can_append_fast:
-            return None
         if appender.transaction_manager is not None:
             appender.transaction_manager.check_can_append()
         self._metadata.add_topic(topic, now_ms)
@@ -167,7 +174,7 @@ class RowAppender:
     def _begin_batch(
         self, topic: str, run: RowRun, queue: PartitionQueue, now_ms: int
     ) -> RowsTaken | None:
-        """Begin a batch with rows. None if the first one needs memory first, or is too large."""
+        """Begin a batch with rows. None if the first one is larger than a batch."""
         appender = self._appender
         queues = self._accumulator.topic_queues(topic)
         # Before the append, as for a single record.
@@ -175,6 +182,7 @@ class RowAppender:
         batch = self._accumulator.begin_batch(queues, queue, now_ms, run.append_to)
         if batch is None:
             appender.begins_in(None)
+            run.meets_large_row()
             return None
         if run.partition is None:
             queues.note_sticky_batch()
@@ -191,6 +199,9 @@ class RowAppender:
         start, first_index = run.next, batch.record_count
         self._fill(run, batch)
         count = run.next - start
+        # The first row alone would only linger.
+        if count and batch.is_full:
+            self._appender.wake_sender_for(queue)
         return RowsTaken(batch.result, first_index, start, count) if count else None
 
     def _queue(self, topic: str, partition: int | None) -> PartitionQueue | None:

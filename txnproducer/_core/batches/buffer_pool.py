@@ -86,7 +86,7 @@ class BufferPool:
         """
         # A growing batch waits its turn as well. Open batches could otherwise eat up the memory
         # that a ticket waits for.
-        # (As `_is_served`, which each batch need not call.)
+        # Written out from `_is_served`, which saves each batch a call.
         if size_bytes > self.available_bytes or (self.waiting and self.waiting[0] is not ticket):
             return False
         self.available_bytes -= size_bytes

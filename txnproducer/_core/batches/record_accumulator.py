@@ -168,6 +168,12 @@ class RecordAccumulator:
             raise
         return future
 
+    @property
+    def has_memory_for_batch(self) -> bool:
+        """Whether memory for a batch is free, and no caller waits for any."""
+        pool = self.pool
+        return not pool.waiting and pool.available_bytes >= min(self._batch_size, pool.total_bytes)
+
     def begin_batch(
         self,
         topic_queues: TopicQueues,
@@ -184,19 +190,18 @@ class RecordAccumulator:
             fill: appends the records.
 
         Returns:
-            The batch; None if there is no memory, or if the first record is larger than a batch:
-            `append` deals with that. Then nothing was appended.
+            The batch; None if the first record is larger than a batch, or if there is no memory
+            (see `has_memory_for_batch`): `append` deals with that. Then nothing was appended.
         """
         memory_bytes = min(self._batch_size, self.pool.total_bytes)
         batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
+        fill(batch.builder.records_buffer)
+        # An empty batch takes any record, also one that is larger than the limits.
+        if batch.builder.size_bytes > self._batch_limit:
+            return None
         if not self.pool.allocate_more(memory_bytes, None):
             return None
         try:
-            fill(batch.builder.records_buffer)
-            # An empty batch takes any record, also one that is larger than the limits.
-            if batch.builder.size_bytes > self._batch_limit:
-                self.deallocate(batch)
-                return None
             self._add_new(queue, batch)
         except BaseException:
             if batch not in queue.batches:

@@ -121,8 +121,7 @@ class RowSender:
         try:
             run_steps(self._steps(call, blocks), partial(self._perform, partitions_for))
         except BaseException as error:
-            leave_append(self._io, self._core, call.waiting.blocked)
-            self._fail_transaction(call, error)
+            self._give_up(call, error)
             raise
         return call.future
 
@@ -138,8 +137,7 @@ class RowSender:
         try:
             await run_steps_in_loop(self._steps(call, blocks), perform)
         except BaseException as error:
-            leave_append(self._io, self._core, call.waiting.blocked)
-            self._fail_transaction(call, error)
+            self._give_up(call, error)
             raise
         return call.future
 
@@ -257,13 +255,25 @@ class RowSender:
     ) -> Steps[_Wait, _Done]:
         """Take a step until it is done. All its waits last `max_block_ms` at most."""
         call.waiting.partition = partition
-        outcome = append_at_once(self._io, self._core, call.waiting, step)
+        try:
+            outcome = append_at_once(self._io, self._core, call.waiting, step)
+        except BaseException:
+            leave_append(self._io, self._core, call.waiting.blocked)
+            raise
         # Most steps need no wait, and each `yield` goes through all generators above.
         if isinstance(outcome, AppendBlocked):
             outcome = yield _Append(call.waiting, step)
         if isinstance(outcome, FutureRecordMetadata):
             raise outcome.error or KafkaError("a row failed without an error")
         return outcome
+
+    def _give_up(self, call: _SendCall, error: BaseException) -> None:
+        """End a call by an error, which may be an interrupt."""
+        # The transaction first: another interrupt may come before the rest is done.
+        self._fail_transaction(call, error)
+        # An interrupt can come after a step was blocked, and before its wait begins.
+        if call.waiting.blocked is not None:
+            leave_append(self._io, self._core, call.waiting.blocked)
 
     def _fail_transaction(self, call: _SendCall, error: BaseException) -> None:
         """Let the open transaction end only by an abort, if rows may be missing from it."""
