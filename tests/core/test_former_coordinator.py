@@ -239,6 +239,29 @@ def test_a_partition_in_doubt_keeps_the_way_by_which_nothing_may_have_begun():
     assert abort.is_successful
 
 
+@either_end
+def test_a_broker_that_knows_no_begin_that_is_in_doubt_has_to_prove_it(is_commit):
+    # The next epoch would be asked of the coordinator that has the begin, and fence the producer.
+    driver = TxnDriver(version=1)
+    driver.begin()
+    transact(driver, is_commit=is_commit)
+    driver.manager.maybe_add_partition(TP0)
+    assert isinstance(driver.take(), AddPartitionsToTxnRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    abort = driver.manager.begin_abort()
+    find(driver, OTHER)
+    driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    # It remembers the end before: an abort, which it repeats, or a commit.
+    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE if is_commit else ErrorCode.NONE)
+    driver.expect(InitProducerIdRequest, ErrorCode.NOT_COORDINATOR)
+    find(driver, NODE)
+    driver.expect(EndTxnRequest)
+    assert driver.manager.identity.producer_id_and_epoch == PRODUCER
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert abort.is_successful
+    assert driver.state is S.READY
+
+
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
 def test_two_refusals_that_differ_are_of_two_terms(code):
     # No memory of a broker refuses one identity in two ways.

@@ -258,7 +258,12 @@ class EndTxnHandler(TxnRequestHandler):
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if may_have_taken_effect(verdict, code):
             self._note_lost(was_commit=was_commit)
-        if has_not_begun:
+        if (is_ended or has_not_begun) and self._may_be_from_before(was_commit, code):
+            # Like a lost answer, until it is proven.
+            self._note_lost(was_commit=was_commit)
+            self._unproven = was_commit
+            self._actions.requests.retry(self)
+        elif has_not_begun:
             # No request has begun the transaction, so there is nothing to abort. (A v1 coordinator
             # also says this by telling how the previous transaction ended.) Its log may still have
             # kept a write that the next coordinator loads; after the bump that has an old epoch.
@@ -266,11 +271,6 @@ class EndTxnHandler(TxnRequestHandler):
             # producer. That is rarer, and no worse, than to refuse the next begin.)
             self._actions.identity.require_epoch_bump()
             self._end(producer, was_commit)
-        elif is_ended and self._may_be_the_end_before(was_commit):
-            # Like a lost answer, until it is proven.
-            self._note_lost(was_commit=was_commit)
-            self._unproven = was_commit
-            self._actions.requests.retry(self)
         elif is_ended:
             self._end(producer, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
@@ -303,14 +303,15 @@ class EndTxnHandler(TxnRequestHandler):
         if self.asked == self._proof_lost_at:
             self._proof_lost_at = None
 
-    def _may_be_the_end_before(self, was_commit: bool) -> bool:
+    def _may_be_from_before(self, was_commit: bool, code: int) -> bool:
         """Return whether a broker that was replaced could give this answer from memory (v1)."""
         identity, outcome = self._actions.identity, _OUTCOMES[was_commit]
         # A broker that has answered for this transaction remembers nothing older. Where epochs
-        # cannot be raised, nothing can be proven.
+        # cannot be raised, nothing can be proven. That there is no such transaction, any broker
+        # may remember.
         return (
             identity.must_bump_from_client
-            and identity.may_have_ended(outcome)
+            and (code == ErrorCode.INVALID_TXN_STATE or identity.may_have_ended(outcome))
             and not self._actions.has_begun_at(self.asked)
         )
 
