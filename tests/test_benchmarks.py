@@ -194,6 +194,11 @@ def test_targets_are_judged_where_both_sides_were_measured() -> None:
     line = _judged(*found, of="'equal', rate: txnproducer.send_batch / raw.sender")
     assert line.startswith("| **not met** | 100 B, 50,000 per txn, 'equal', rate")
     assert "0.50 (>= 0.55)" in line
+    # Two digits would say that it is met.
+    found = _result("txnproducer.send_batch", 1.004), _result("raw.sender", 0.55)
+    line = _judged(*found, of="'equal', rate: txnproducer.send_batch / raw.sender")
+    assert line.startswith("| **not met** ")
+    assert "0.548 (>= 0.55)" in line
     assert "nobody took part" in _judged(
         *found, of="'best', rate: txnproducer.send_arrow / raw.se"
     )
@@ -316,6 +321,22 @@ def test_a_topic_that_is_not_made_fails_its_run_and_no_other(
     with pytest.raises(FailedRunError, match="its topic was not made: no leader yet"):
         bench.measure_once("equal", _work(ONE), "java")
     admin.delete_topics.assert_called_once_with(["bench-1"])
+
+
+def test_on_a_disk_only_the_time_ends_a_work(tmp_path: Path) -> None:
+    run = pytest.importorskip(
+        "integration.benchmarks.run",
+        reason="confluent-kafka is not installed (dependency group `bench`)",
+    )
+    kafka = Mock(bootstrap_servers="127.0.0.1:1")
+    counts = []
+    for is_by_time in (False, True):
+        bench = run.Bench(kafka, "no Java", tmp_path, run.Plan(1, 1.0, is_by_time=is_by_time))
+        counts += [bench._job("best", _work(name), "java", "t").most for name in (LONG, MEMORY)]
+    of_long, of_memory = _work(LONG).most, _work(MEMORY).most
+    assert counts[:2] == [of_long, of_memory]
+    assert counts[2] > 1_000 * of_long
+    assert counts[3] == of_memory
 
 
 def _memory_lines(peaks: list[float]) -> list[str]:

@@ -100,7 +100,10 @@ def _peers(arguments: argparse.Namespace, table: str, work: Work) -> list[str]:
 
 def _measure(arguments: argparse.Namespace) -> Results:
     seconds = arguments.seconds or _seconds(arguments)
-    plan = Plan(1, 0.2, 0.4) if arguments.quick else Plan(arguments.rounds, seconds)
+    # On a disk a work that ends sooner would only fill the page cache.
+    plan = Plan(arguments.rounds, seconds, is_by_time=arguments.log == "disk")
+    if arguments.quick:
+        plan = Plan(1, 0.2, 0.4)
     works = _works(arguments)
     path = Path("results") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with (

@@ -118,7 +118,7 @@ def target_lines(results: Results) -> Iterator[str]:
         return
     yield "| | target | found |"
     yield "|---|---|--:|"
-    brokers = 1 if str(results.about["broker"]).startswith("1") else 3
+    brokers = 1 if int(str(results.about["broker"]).split(",")[0]) == 1 else 3
     for target in TARGETS:
         if target.brokers == brokers:
             yield from _judged(results, target)
@@ -150,7 +150,9 @@ def _judged(results: Results, target: Target) -> Iterator[str]:
     what = f"{what}: {best.peer} / {peer.peer}"
     if len(theirs) > 1:
         what += f" (of {', '.join(each.peer for each in theirs)})"
-    told = f"{ratio:.2f} ({sign} {target.limit:g})"
+    # A digit more where two would hide on which side of the limit it is.
+    digits = 3 if abs(ratio - target.limit) < 0.005 else 2
+    told = f"{ratio:.{digits}f} ({sign} {target.limit:g})"
     if missing:
         yield _unknown(what, f"{missing} has no run; without it {told}")
     else:

@@ -103,6 +103,19 @@ def test_the_gate_gives_up_when_the_markers_take_too_long():
     assert len(harness.client.sent(DESCRIBE)) <= GIVE_UP_MS + 10
 
 
+def test_a_question_that_was_given_up_has_cost_the_time_until_then_and_no_more():
+    harness = after_a_transaction()
+    costs = harness.core._sender._coordinators._gate._costs
+    harness.send()
+    harness.run_for(GIVE_UP_MS)
+    assert (costs._questions, costs._held_ms) == (1, GIVE_UP_MS)
+    (late,) = harness.client.waiting(DESCRIBE)
+    harness.run_for(2_000)
+    harness.client.answer(late, harness.client.described(late, "CompleteCommit"))
+    harness.settle()
+    assert (costs._questions, costs._held_ms) == (1, GIVE_UP_MS)
+
+
 def test_a_late_transaction_need_not_ask():
     harness = after_a_transaction()
     harness.run_for(FRESH_MS)

@@ -114,8 +114,9 @@ class MarkerGate:
 
         It asks the coordinator, so it is called only if a request waits.
         """
-        if self._is_open or self._is_late(now_ms):
-            self._is_open = True
+        if not self._is_open and self._is_late(now_ms):
+            self._give_up(now_ms)
+        if self._is_open:
             return None
         if self._is_asking:
             # An answer wakes the sender before. Without one the gate opens at this moment.
@@ -132,6 +133,12 @@ class MarkerGate:
     def _is_late(self, now_ms: int) -> bool:
         limit_ms = GIVE_UP_MS if self._questions else FRESH_MS
         return now_ms - self._ended_ms >= limit_ms
+
+    def _give_up(self, now_ms: int) -> None:
+        """Open the gate because of the time. A question without an answer has cost that time."""
+        self._is_open = True
+        if self._questions:
+            self._costs.note_question(min(now_ms - self._asked_ms, GIVE_UP_MS))
 
     def _ask(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         if coordinator is None or not self._can_ask(coordinator, now_ms):
@@ -156,7 +163,8 @@ class MarkerGate:
         return self._client.is_ready(connection, now_ms)
 
     def _on_end(self, transaction: int, response: ClientResponse, now_ms: int) -> None:
-        if transaction != self._transaction:
+        # An answer that comes after the gate was opened has held nothing.
+        if transaction != self._transaction or self._is_open:
             return
         self._is_asking = False
         body = response.body
