@@ -58,8 +58,9 @@ def test_an_interrupt_before_any_row_was_sent_changes_nothing(make, client, monk
     assert len(values_written(client)) == 2
 
 
+@pytest.mark.parametrize("is_interrupted_again", [False, True])
 def test_an_interrupt_after_the_first_rows_leaves_no_part_of_them_to_be_committed(
-    make, client, monkeypatch
+    make, client, monkeypatch, is_interrupted_again
 ):
     # The rows are in their batch, and no caller knows it yet.
     one = make(linger_ms=1_000)
@@ -69,22 +70,8 @@ def test_an_interrupt_after_the_first_rows_leaves_no_part_of_them_to_be_committe
         # The first call looks around.
         step = InterruptOnce(calls_before=1, function=append_at_once)
         patch.setattr(sending, "append_at_once", step)
-        with pytest.raises(KeyboardInterrupt):
-            one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
-    assert_can_only_be_aborted(one)
-    assert commits_sent(client) == [False, True]
-
-
-def test_another_interrupt_while_the_first_ends_the_call_lets_no_part_of_the_rows_be_committed(
-    make, client, monkeypatch
-):
-    one = make(linger_ms=1_000)
-    one.partitions_for("topic")
-    one.begin_transaction()
-    with monkeypatch.context() as patch:
-        step = InterruptOnce(calls_before=1, function=append_at_once)
-        patch.setattr(sending, "append_at_once", step)
-        patch.setattr(sending, "leave_append", interrupt)
+        if is_interrupted_again:  # while the first interrupt ends the call
+            patch.setattr(sending, "leave_append", interrupt)
         with pytest.raises(KeyboardInterrupt):
             one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
     assert_can_only_be_aborted(one)
@@ -111,12 +98,12 @@ def test_an_interrupt_before_the_wait_for_memory_leaves_no_place_in_its_queue(
 class InterruptOnce:
     """A function that raises as Ctrl-C does, once, after its work is done."""
 
-    def __init__(self, calls_before, function=None):
+    def __init__(self, calls_before, function):
         self.calls_before = calls_before
         self.function = function
 
     def __call__(self, *arguments):
-        result = None if self.function is None else self.function(*arguments)
+        result = self.function(*arguments)
         self.calls_before -= 1
         if self.calls_before == -1:
             raise KeyboardInterrupt

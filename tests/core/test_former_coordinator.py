@@ -224,16 +224,26 @@ def test_a_transaction_that_another_process_has_begun_is_proven():
     assert commit.is_successful
 
 
-def test_a_partition_in_doubt_keeps_the_way_by_which_nothing_may_have_begun():
+def abort_of_a_begin_in_doubt(*, was_commit):
+    """Return a driver and the abort, which asks another broker than the begin without an answer.
+
+    Args:
+        was_commit: how the transaction before has ended.
+    """
     driver = TxnDriver(version=1)
     driver.begin()
-    transact(driver, is_commit=False)
+    transact(driver, is_commit=was_commit)
     driver.manager.maybe_add_partition(TP0)
     assert isinstance(driver.take(), AddPartitionsToTxnRequest)
     driver.fail(ResponseFailure.TIMED_OUT)
     abort = driver.manager.begin_abort()
     find(driver, OTHER)
     driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return driver, abort
+
+
+def test_a_partition_in_doubt_keeps_the_way_by_which_nothing_may_have_begun():
+    driver, abort = abort_of_a_begin_in_doubt(was_commit=False)
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, producer=NEXT)
     assert abort.is_successful
@@ -242,15 +252,7 @@ def test_a_partition_in_doubt_keeps_the_way_by_which_nothing_may_have_begun():
 @either_end
 def test_a_broker_that_knows_no_begin_that_is_in_doubt_has_to_prove_it(is_commit):
     # The next epoch would be asked of the coordinator that has the begin, and fence the producer.
-    driver = TxnDriver(version=1)
-    driver.begin()
-    transact(driver, is_commit=is_commit)
-    driver.manager.maybe_add_partition(TP0)
-    assert isinstance(driver.take(), AddPartitionsToTxnRequest)
-    driver.fail(ResponseFailure.TIMED_OUT)
-    abort = driver.manager.begin_abort()
-    find(driver, OTHER)
-    driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    driver, abort = abort_of_a_begin_in_doubt(was_commit=is_commit)
     # It remembers the end before: an abort, which it repeats, or a commit.
     driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE if is_commit else ErrorCode.NONE)
     driver.expect(InitProducerIdRequest, ErrorCode.NOT_COORDINATOR)

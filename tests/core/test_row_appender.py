@@ -234,6 +234,49 @@ def test_rows_are_refused_while_the_transaction_is_being_leased():
     assert is_nothing_appended(harness)
 
 
+class CountedRows:
+    """Rows that count how often a batch was filled with them, or tried."""
+
+    def __init__(self, rows):
+        self._rows = rows
+        self.fill_count = 0
+
+    def append_to(self, *arguments):
+        self.fill_count += 1
+        return self._rows.append_to(*arguments)
+
+    def record(self, row):
+        return self._rows.record(row)
+
+
+def counted_run_of(harness, values):
+    run = run_of(harness, values)
+    run.rows = CountedRows(run.rows)
+    return run, run.rows
+
+
+def test_a_full_batch_is_not_tried_again():
+    harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
+    run, rows = counted_run_of(harness, [b"x" * 100] * 80)
+    assert len(append_all(harness, run)) == rows.fill_count == 10
+
+
+def test_after_a_row_larger_than_a_batch_no_batch_is_filled_for_nothing():
+    harness = with_three_partitions(linger_ms=1_000, batch_size=1_000)
+    run, rows = counted_run_of(harness, [b"x" * 2_000] * 5)
+    assert len(append_all(harness, run)) == 5
+    assert rows.fill_count == 1 + 5
+
+
+def test_without_memory_no_batch_is_filled():
+    harness = with_three_partitions(buffer_memory=2_000, batch_size=1_000, linger_ms=60_000)
+    run, rows = counted_run_of(harness, [b"x" * 100] * 30)
+    for _ in range(2):
+        assert not isinstance(append(harness, run), AppendBlocked)
+    assert isinstance(append(harness, run), AppendBlocked)
+    assert rows.fill_count == 2
+
+
 # --- waiting
 
 

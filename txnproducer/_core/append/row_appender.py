@@ -135,7 +135,7 @@ class RowAppender:
         # With a codec a batch without room may get more memory.
         if taken is not None or self._accumulator.is_compressing:
             return taken
-        # A batch that is begun in vain costs more than the long way.
+        # Such rows take the long way in any case, and a new batch would be filled for nothing.
         if run.has_large_rows or not self._accumulator.has_memory_for_batch:
             return None
         queue = self._next_queue(topic, run.partition, now_ms)
