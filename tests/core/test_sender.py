@@ -117,6 +117,40 @@ def test_with_a_record_that_lingers_the_step_asks_for_the_end_of_its_linger():
 
 
 @pytest.mark.conformance("6.11")
+def test_a_batch_that_is_left_lingers_from_its_own_start():
+    harness = idempotent(linger_ms=100, batch_size=300, topics={"topic": 3})
+    harness.client.prepare_produce()
+    harness.send(partition=0).result()  # so that the broker takes records at once
+    for partition, later_ms in ((0, 0), (1, 20)):
+        harness.now_ms += later_ms
+        harness.send(partition=partition, value=b"x" * 200)
+        harness.send(partition=partition, value=b"x" * 200)
+    harness.send(partition=2, value=b"x" * 300)  # nothing of it is left
+    # The others have a batch that is closed, and one that lingers.
+    assert harness.step() == 80
+    sent = len(harness.client.sent(PRODUCE))
+    harness.run_for(79)
+    assert len(harness.client.sent(PRODUCE)) == sent
+    harness.run_for(1)
+    assert len(harness.client.sent(PRODUCE)) == sent + 1
+
+
+@pytest.mark.conformance("6.11")
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_one_step_sends_all_that_may_go(is_flushed):
+    harness = idempotent(linger_ms=100, batch_size=300)
+    harness.client.prepare_produce()
+    harness.send(partition=0).result()
+    for _ in range(3):  # each is in a batch of its own, and none of these is full
+        harness.send(partition=0, value=b"x" * 200)
+    if is_flushed:
+        harness.core.begin_flush(harness.now_ms)
+    before = len(harness.client.sent(PRODUCE))
+    harness.step()
+    assert len(harness.client.sent(PRODUCE)) - before == (3 if is_flushed else 2)
+
+
+@pytest.mark.conformance("6.11")
 def test_a_broker_that_cannot_be_reached_does_not_hold_up_another():
     harness = idempotent(node_count=2)
     harness.client.stop_node(0)

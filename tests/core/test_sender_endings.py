@@ -12,6 +12,7 @@ from tests.harness import TP0, TP1, CoreHarness
 from tests.scripted_client import NO_BUMP_VERSIONS, produce_response
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.metrics import Metrics
+from txnproducer._core.sending.send_metrics import SendMetrics
 from txnproducer._protocol.events import ClientResponse, ResponseFailure
 from txnproducer._protocol.messages import (
     ApiKey,
@@ -665,6 +666,15 @@ def test_without_idempotence_retriable_errors_are_retried_and_others_fail():
     harness.core.initiate_close(harness.now_ms)
 
 
+def test_a_producer_without_idempotence_is_closed_by_force():
+    harness = CoreHarness(transactional_id=None, enable_idempotence=False)
+    harness.know_topics()
+    future = harness.send()
+    harness.core.force_close(harness.now_ms)
+    assert harness.core.is_closed
+    assert "closed by force" in str(future.exception())
+
+
 def test_a_split_without_idempotence_keeps_the_order():
     harness = CoreHarness(transactional_id=None, enable_idempotence=False, linger_ms=5)
     harness.know_topics()
@@ -716,6 +726,41 @@ def test_a_sample_begins_a_new_window_after_30_s(at_ms, average, highest):
     # The older one is forgotten a window after the one in which it was made.
     later = metrics.snapshot(60_000)
     assert later["batch-size-avg"] == (2 if at_ms >= 30_000 else 0)
+
+
+def test_values_are_noted_for_the_window_in_which_they_came():
+    metrics = Metrics(0)
+    sent = SendMetrics(metrics)
+    for latency_ms, now_ms in ((8, 0), (8, 10), (2, 61_000), (4, 61_050)):
+        sent.sent((), now_ms)
+        sent.answered(latency_ms, 0)
+    now = metrics.snapshot(61_060)
+    assert (now["request-latency-avg"], now["request-latency-max"]) == (3, 4)
+
+
+def test_a_noted_value_counts_at_once():
+    metrics = Metrics(0)
+    metrics.rate("record-send").note(3)
+    assert metrics.snapshot(1)["record-send-total"] == 3
+    metrics.rate("record-send").note(4)
+    now = metrics.snapshot(1_000)
+    assert (now["record-send-total"], now["record-send-rate"]) == (7, 7)
+
+
+def test_a_batch_that_is_begun_later_expires_at_its_time():
+    harness = idempotent(delivery_timeout_ms=31_000, linger_ms=1_000)
+    harness.client.stop_node(0)
+    first = harness.send()
+    harness.run_for(5_000)
+    later = harness.send(partition=1)
+    harness.run_for(25_999)
+    assert not first.done()
+    harness.run_for(1)
+    assert isinstance(first.exception(), KafkaTimeoutError)
+    harness.run_for(4_999)
+    assert not later.done()
+    harness.run_for(1)
+    assert isinstance(later.exception(), KafkaTimeoutError)
 
 
 def test_a_plain_producer_has_no_transactions():

@@ -601,8 +601,8 @@ MUTANTS = (
     Mutant(
         "half-the-patience",
         "_core/sending/produce_sender.py",
-        "        if now_ms >= wire_expiry_ms:\n            on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)",
-        "        later = now_ms + self._options.delivery_timeout_ms // 2\n        if later >= wire_expiry_ms:\n            on_the_wire, wire_expiry_ms = self._expired_on_the_wire(later)",
+        "        on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)\n",
+        "        later = now_ms + self._options.delivery_timeout_ms // 2\n        on_the_wire, wire_expiry_ms = self._expired_on_the_wire(later)\n",
         "what is on the wire for so long will not arrive any more",
     ),
     Mutant(
@@ -877,8 +877,8 @@ MUTANTS = (
     Mutant(
         "sender-begins-amid-a-call",
         "_core/producer_core.py",
-        "    def __enter__(self) -> None:\n        self._finish_interrupted_call()\n",
-        "    def __enter__(self) -> None:\n",
+        "        self.finish_interrupted_call()\n        if manager is not None:\n",
+        "        if manager is not None:\n",
         "what an exception has left half-way is its own call's to finish",
     ),
 )

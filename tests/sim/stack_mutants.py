@@ -190,7 +190,7 @@ MUTANTS = (
     Mutant(
         "closed-although-it-waits",
         "_wire/links.py",
-        "        if connection.in_flight_count or connection.has_output:\n"
+        "        if connection.in_flight_count or connection.output:\n"
         "            return NEVER_MS\n",
         "",
         "a connection without bytes is idle",
@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "login-among-requests",
         "_wire/connection.py",
-        "            and self._reauthentication is None\n            and not self._in_flight\n",
-        "            and self._reauthentication is None\n",
+        "            and self.reauthentication is None\n            and not self._in_flight\n",
+        "            and self.reauthentication is None\n",
         "a login may begin while answers are due",
     ),
     Mutant(

@@ -65,10 +65,10 @@ def test_a_request_larger_than_the_sockets_buffer_goes_out_in_pieces(wire: Wire)
     part = m.ProducePartition(TopicPartition("t", 0), records)
     body = m.ProduceRequest("x", -1, 1000, (part,))
     wire.send(body, version=11)
-    assert wire.connection.has_output
+    assert wire.connection.output
     received = bytearray()
     wire.broker.settimeout(0.002)
-    while wire.connection.has_output:
+    while wire.connection.output:
         with contextlib.suppress(TimeoutError):
             while len(received) < 6_000_000:
                 received += wire.broker.recv(1_000_000)

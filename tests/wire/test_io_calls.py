@@ -125,6 +125,16 @@ def test_each_selector_has_sockets_of_its_own(calls, selector, pair):
         assert ready(calls, selector) == [("first", WRITE)]
 
 
+def test_a_selector_is_asked_for_its_map_where_that_has_no_dict(calls, selector, pair):
+    class Wrapped:
+        fileno = selector.fileno
+        select = selector.select
+        get_map = selector.get_map
+
+    selector.register(pair[0], WRITE, "ours")
+    assert ready(calls, Wrapped()) == [("ours", WRITE)]
+
+
 def test_a_descriptor_that_is_used_again_belongs_to_the_new_socket(calls, selector, pair):
     ours, theirs = pair
     selector.register(ours, WRITE, "old")

@@ -56,6 +56,27 @@ def test_a_request_has_the_bytes_of_the_schemas(
     assert ours == frame(_produce(body, version), correlation_id, client_id)
 
 
+@pytest.mark.parametrize("version", FLEXIBLE)
+def test_one_encoder_keeps_requests_for_one_partition_apart(version: int) -> None:
+    (part,) = ONE.partitions
+    again = m.ProducePartition(part.topic_partition, b"later", IDS["other"])
+    bodies = [
+        ONE,
+        request(("t", 1, b"batch")),
+        request(("other", 0, b"batch")),
+        request(("t", 0, b"batch"), txn=None),
+        request(("t", 0, b"batch"), txn="y"),
+        m.ProduceRequest("x", 1, 30_000, ONE.partitions),
+        m.ProduceRequest("x", -1, 1_000, ONE.partitions),
+        m.ProduceRequest("x", -1, 30_000, (again,)),  # the topic was made again
+    ]
+    encoder = ProduceEncoder("me")
+    for body in (*bodies, *bodies):
+        for each in {version, 9, 13}:
+            ours = b"".join(encoder.encode(body, each, 1))
+            assert ours == frame(_produce(body, each), 1, "me")
+
+
 @pytest.mark.parametrize("size", [126, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
 def test_sizes_around_the_steps_of_variable_length_integers(size: int) -> None:
     body = request(("t", 0, bytes(size)), ("t", 1, b""))

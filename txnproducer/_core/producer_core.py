@@ -13,7 +13,7 @@ producer, a mistake of the application only raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from txnproducer._core.append.appender import Appender, AppendOptions
 from txnproducer._core.append.row_appender import RowAppender
@@ -32,7 +32,7 @@ from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSender
 from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._core.sending.sender import Sender
+from txnproducer._core.sending.sender import Phase, Sender
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import Role
@@ -54,31 +54,6 @@ from txnproducer.records import (
     TransactionLease,
     TransactionReceipt,
 )
-
-
-class _SenderRole:
-    """Context in which the core acts as the sender, once no application call is half-way."""
-
-    __slots__ = ("_finish_interrupted_call", "_manager")
-
-    def __init__(
-        self,
-        manager: TransactionManager | None,
-        finish_interrupted_call: Callable[[], None],
-    ) -> None:
-        self._manager = manager
-        self._finish_interrupted_call = finish_interrupted_call
-
-    def __enter__(self) -> None:
-        self._finish_interrupted_call()
-        # Only now: the application's interrupted call must not poison the producer.
-        if self._manager is not None:
-            self._manager.machine.act_for(Role.SENDER)
-
-    # Also after an exception, or the application's next mistake would poison the producer.
-    def __exit__(self, *_: object) -> None:
-        if self._manager is not None:
-            self._manager.machine.act_for(Role.APPLICATION)
 
 
 class ProducerCore(Appender):
@@ -117,7 +92,6 @@ class ProducerCore(Appender):
         self.rows = RowAppender(self, metadata, accumulator)
         self.row_placer = RowPlacer(metadata, accumulator)
         self._client = client
-        self._as_sender = _SenderRole(transactions, self.finish_interrupted_call)
         self._now_ms = now_ms
         self._requests = RequestTracker(client, config.request_timeout_ms)
         refresher = MetadataRefresher(
@@ -370,14 +344,17 @@ class ProducerCore(Appender):
 
     def run_once(self, now_ms: int) -> int:
         """Take one step of the sender. Return after how many milliseconds the next is due."""
-        self._set_time(now_ms)
-        # Before the step, which may use the memory that this frees.
-        self._accumulator.settle_compressed()
-        with self._as_sender:
-            # Before the step, which may send their batches again at once.
+        self._act_as_sender(now_ms)
+        try:
+            # Before the step, which may use the memory that this frees.
+            self._accumulator.settle_compressed()
+            # Likewise, since it may send their batches again at once.
             if self._requests.unsent:
                 self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)
+        finally:  # or the application's next mistake would poison the producer
+            if self.transaction_manager is not None:
+                self.transaction_manager.machine.act_for(Role.APPLICATION)
         # A request that could not be sent ends with the next step, so that is due at once.
         delay_ms = 0 if self._requests.unsent else delay_ms
         self.note_next_step(now_ms + delay_ms)
@@ -385,17 +362,26 @@ class ProducerCore(Appender):
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
         """Take in an answer, or news of a connection."""
-        self._set_time(now_ms)
-        with self._as_sender:
+        self._act_as_sender(now_ms)
+        try:
             if isinstance(event, ClientResponse):
                 self._requests.handle(event, now_ms)
             else:
                 self._handle_connection_event(event)
+        finally:  # or the application's next mistake would poison the producer
+            if self.transaction_manager is not None:
+                self.transaction_manager.machine.act_for(Role.APPLICATION)
 
-    def _set_time(self, now_ms: int) -> None:
+    def _act_as_sender(self, now_ms: int) -> None:
+        """Note the time, and that the sender acts from here on. No call is half-way then."""
         self._now_ms = now_ms
-        if self.transaction_manager is not None:
-            self.transaction_manager.progress.set_time(now_ms)
+        manager = self.transaction_manager
+        if manager is not None:
+            manager.progress.set_time(now_ms)
+        self.finish_interrupted_call()
+        if manager is not None:
+            # Last: the application's interrupted call must not poison the producer.
+            manager.machine.act_for(Role.SENDER)
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
         # Both take the news first, since the questions below are about its effect.
@@ -439,15 +425,18 @@ class ProducerCore(Appender):
 
     def force_close(self, now_ms: int) -> None:
         """Close at once. Everything that has not ended fails."""
-        self._now_ms = now_ms
         self.ask_for_step()
-        with self._as_sender:
+        self._act_as_sender(now_ms)
+        try:
             self._sender.force_close()
+        finally:  # or the application's next mistake would poison the producer
+            if self.transaction_manager is not None:
+                self.transaction_manager.machine.act_for(Role.APPLICATION)
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is left to do, and everything that waited was answered."""
-        return self._sender.is_closed
+        return self._sender.phase is Phase.CLOSED
 
     def _on_metadata(self) -> None:
         metadata = self._metadata

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from txnproducer._protocol.messages import Request, Response
@@ -27,6 +28,19 @@ class ConnectionId(NamedTuple):
 
     node_id: int
     channel: Channel = Channel.DATA
+
+
+# Each step names connections, so they are made once. Beyond the limit they are made again.
+@lru_cache(maxsize=1_024)
+def data_connection(node_id: int) -> ConnectionId:
+    """Return the name of a broker's connection for records and metadata."""
+    return ConnectionId(node_id)
+
+
+@lru_cache(maxsize=1_024)
+def coordinator_connection(node_id: int) -> ConnectionId:
+    """Return the name of a broker's connection for requests to it as a coordinator."""
+    return ConnectionId(node_id, Channel.COORDINATOR)
 
 
 class ClientRequest(NamedTuple):

@@ -23,10 +23,14 @@ _PACKAGE: Final = "txnproducer."
 
 
 class LoopWakeups:
-    """The tasks of event loops that can go on. Every call needs the core's lock."""
+    """The tasks of event loops that can go on. Every call needs the core's lock.
+
+    Attributes:
+        due: the tasks' futures, by their loop.
+    """
 
     def __init__(self) -> None:
-        self._due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        self.due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     def add(self, waiting: asyncio.Future[None]) -> None:
         """Note that a task can go on.
@@ -34,13 +38,11 @@ class LoopWakeups:
         Args:
             waiting: the future that the task awaits.
         """
-        self._due.setdefault(waiting.get_loop(), []).append(waiting)
+        self.due.setdefault(waiting.get_loop(), []).append(waiting)
 
     def wake(self) -> None:
         """Wake the tasks that were noted, each loop once."""
-        if not self._due:
-            return
-        due, self._due = self._due, {}
+        due, self.due = self.due, {}
         for loop, waits in due.items():
             try:
                 loop.call_soon_threadsafe(_end, waits)

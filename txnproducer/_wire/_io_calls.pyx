@@ -57,8 +57,10 @@ cdef enum:
 
 cdef class IoCalls:
     cdef LoopPriority _priority
-    # The latest selector and its map, which follows its changes: to ask for it costs a call.
+    # The latest selector, its descriptor, and its map, which follows its changes: to ask for them
+    # costs a call.
     cdef object _selector
+    cdef int _selector_fd
     cdef object _keys
 
     def __init__(self, LoopPriority priority not None):
@@ -68,8 +70,13 @@ cdef class IoCalls:
         """Return the sockets that are ready. See the Python twin."""
         cdef int fds[MAX_EVENTS]
         cdef int masks[MAX_EVENTS]
-        cdef int selector_fd = selector.fileno()
-        cdef int count, index
+        cdef int selector_fd, count, index
+        if selector is not self._selector:
+            self._selector, self._selector_fd = selector, selector.fileno()
+            # The dict behind the map, where it has this name: the map's own look-up takes three
+            # calls for each socket that is ready.
+            self._keys = getattr(selector, "_fd_to_key", None) or selector.get_map()
+        selector_fd = self._selector_fd
         # The loop's thread says that it is awake before it waits for the interpreter, so that
         # a thread that sends sees it and gives way.
         with nogil:
@@ -78,8 +85,6 @@ cdef class IoCalls:
         self._priority.have()
         if count < 0 and count != -EINTR:
             raise OSError(-count, strerror(-count))
-        if selector is not self._selector:
-            self._selector, self._keys = selector, selector.get_map()
         ready = []
         for index in range(count):
             try:

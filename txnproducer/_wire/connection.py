@@ -76,6 +76,11 @@ class Connection:
         rng: spreads the times of re-authentication.
         wake: wakes the loop from another thread; the loop then calls `continue_login`.
         platform: has the threads of a login.
+
+    Attributes:
+        output: the bytes that wait for the socket to take them.
+        is_watching_writes: kept for the loop, which owns the selector.
+        reauthentication: the one that is under way, which `continue_login` goes on with.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class Connection:
         self.muted_until_ms = 0
         self.last_used_ms = now_ms
         self.has_answered = False
-        self.is_watching_writes = False  # kept for the loop, which owns the selector
+        self.is_watching_writes = False
         self._is_tls = isinstance(connected.sock, ssl.SSLSocket)
         self._codec = codec
         self._calls = calls
@@ -107,10 +112,10 @@ class Connection:
         self._platform = platform
         self._correlation_ids = connected.correlation_ids
         self._in_flight: deque[_InFlight] = deque()
-        self._out: deque[memoryview] = deque()
+        self.output: deque[memoryview] = deque()
         self._received = bytearray()
         self._login = connected.login
-        self._reauthentication: Reauthentication | None = None
+        self.reauthentication: Reauthentication | None = None
         self._login_ms = connected.login_ms
         self._reauthentication_due_ms = self._next_login_ms(connected.session_lifetime_ms)
         self._reauthentication_deadline_ms = NEVER_MS
@@ -125,22 +130,12 @@ class Connection:
     @property
     def must_log_in_again(self) -> bool:
         """Whether `tick` will begin a re-authentication at its time."""
-        return self._reauthentication_due_ms < NEVER_MS and self._reauthentication is None
-
-    @property
-    def is_logging_in(self) -> bool:
-        """Whether a re-authentication is under way, which `continue_login` goes on with."""
-        return self._reauthentication is not None
+        return self._reauthentication_due_ms < NEVER_MS and self.reauthentication is None
 
     @property
     def login_step(self) -> ExchangeStep | None:
         """The last step of the re-authentication that is under way, or None."""
-        return None if self._reauthentication is None else self._reauthentication.step
-
-    @property
-    def has_output(self) -> bool:
-        """Whether bytes wait for the socket to take them."""
-        return bool(self._out)
+        return None if self.reauthentication is None else self.reauthentication.step
 
     def can_send(self, now_ms: int) -> bool:
         """Return whether a request may be put on the connection now."""
@@ -171,19 +166,19 @@ class Connection:
 
     def _put(self, parts: Sequence[Buffer]) -> None:
         if not self._is_tls:
-            self._out.extend(map(memoryview, parts))
+            self.output.extend(map(memoryview, parts))
             return
         joined = bytearray()
         for part in parts:
             if joined and len(joined) + len(part) > _MAX_RECORD_BYTES:
-                self._out.append(memoryview(joined))
+                self.output.append(memoryview(joined))
                 joined = bytearray()
             if len(part) > _MAX_RECORD_BYTES:
-                self._out.append(memoryview(part))
+                self.output.append(memoryview(part))
             else:
                 joined += part
         if joined:
-            self._out.append(memoryview(joined))
+            self.output.append(memoryview(joined))
 
     def flush(self) -> None:
         """Write as much as the socket takes.
@@ -191,7 +186,7 @@ class Connection:
         Raises:
             DisconnectError: the connection is broken.
         """
-        out, sock = self._out, self.sock
+        out, sock = self.output, self.sock
         try:
             while out:
                 if isinstance(sock, ssl.SSLSocket):
@@ -205,7 +200,7 @@ class Connection:
             raise DisconnectError(f"cannot write to the broker: {error}") from error
 
     def _drop_sent(self, sent: int) -> None:
-        out = self._out
+        out = self.output
         while sent:
             first = out[0]
             if sent < len(first):
@@ -270,7 +265,7 @@ class Connection:
 
     def _check_size(self, size: int) -> None:
         most = _MAX_ANSWER_BYTES
-        if self._reauthentication is not None:
+        if self.reauthentication is not None:
             most = MAX_HANDSHAKE_ANSWER_BYTES
         elif self._in_flight and isinstance(self._in_flight[0].request.body, _LARGE_ANSWERS):
             most = _MAX_LARGE_ANSWER_BYTES
@@ -279,7 +274,7 @@ class Connection:
 
     def _check_number(self, correlation_id: int) -> None:
         """Refuse a frame that answers no request, before its body has arrived."""
-        if self._reauthentication is not None:
+        if self.reauthentication is not None:
             return  # its exchange checks the number
         if not self._in_flight:
             raise DisconnectError("the broker sent an answer that the client did not ask for")
@@ -290,8 +285,8 @@ class Connection:
             )
 
     def _take_frame(self, payload: memoryview, now_ms: int, events: list[ClientEvent]) -> None:
-        if self._reauthentication is not None:
-            self._reauthentication.answer(payload, now_ms)
+        if self.reauthentication is not None:
+            self.reauthentication.answer(payload, now_ms)
             return
         entry = self._in_flight[0]
         body = self._codec.decode(entry.request.body, entry.version, payload)
@@ -312,7 +307,7 @@ class Connection:
     def next_deadline_ms(self) -> int:
         """Return the time of the next useful call of `tick`."""
         deadline = self._reauthentication_deadline_ms
-        if self._reauthentication is None and not self._in_flight:
+        if self.reauthentication is None and not self._in_flight:
             # Only with nothing in flight: `tick` can't begin before, and the loop would spin.
             deadline = min(deadline, self._reauthentication_due_ms)
         return min([deadline, *(entry.deadline_ms for entry in self._in_flight)])
@@ -329,21 +324,21 @@ class Connection:
             raise KafkaTimeoutError(self._late_login())
         if (
             now_ms >= self._reauthentication_due_ms
-            and self._reauthentication is None
+            and self.reauthentication is None
             and not self._in_flight
             and self._login is not None
         ):
             # Only with nothing in flight: from here on every frame is an answer of the login.
             self._reauthentication_deadline_ms = now_ms + _MAX_REAUTHENTICATION_MS
-            self._reauthentication = Reauthentication(
+            self.reauthentication = Reauthentication(
                 self._login, self._correlation_ids, self._wake, self._platform
             )
             self._login_ms = now_ms
-            self._put([self._reauthentication.begin()])
+            self._put([self.reauthentication.begin()])
             self.flush()
 
     def _late_login(self) -> str:
-        if self._reauthentication is not None and self._reauthentication.is_in_step:
+        if self.reauthentication is not None and self.reauthentication.is_in_step:
             return (
                 f"our side of a re-authentication took longer than {_MAX_REAUTHENTICATION_MS} ms: "
                 "is its token provider waiting for something?"
@@ -356,15 +351,15 @@ class Connection:
         Raises:
             KafkaError: the login failed, or the connection is broken.
         """
-        if self._reauthentication is None:
+        if self.reauthentication is None:
             return
-        outcome = self._reauthentication.collect()
+        outcome = self.reauthentication.collect()
         if isinstance(outcome, bytes):
             self._login_ms = now_ms
             self._put([outcome])
             self.flush()
         elif outcome is not None:
-            self._reauthentication = None
+            self.reauthentication = None
             self._reauthentication_deadline_ms = NEVER_MS
             self._reauthentication_due_ms = self._next_login_ms(outcome)
 
@@ -387,8 +382,8 @@ class Connection:
             The requests without an answer, in order, each with whether its time was up.
         """
         self.sock.close()
-        self._reauthentication = None  # a step under way ends by itself
+        self.reauthentication = None  # a step under way ends by itself
         left = [(entry.request, entry.deadline_ms <= now_ms) for entry in self._in_flight]
         self._in_flight.clear()
-        self._out.clear()
+        self.output.clear()
         return left

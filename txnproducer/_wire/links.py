@@ -125,7 +125,7 @@ class WireLink:
         if connection is None or max_idle_ms < 0:
             return NEVER_MS
         # A connection that waits for an answer, or still has bytes to send, is in use.
-        if connection.in_flight_count or connection.has_output:
+        if connection.in_flight_count or connection.output:
             return NEVER_MS
         return connection.last_used_ms + max_idle_ms
 

@@ -201,7 +201,7 @@ class NetworkClient:
             failure = ResponseFailure.UNSUPPORTED_VERSION
             self._events.append(ClientResponse(request, failure=failure, error=error))
             return
-        had_output = connection.has_output
+        had_output = bool(connection.output)
         try:
             answer = connection.send_request(request, version, now_ms)
         except _ENCODING_ERRORS as error:
@@ -279,7 +279,8 @@ class NetworkClient:
         """
         end_ms = now_ms + timeout_ms
         # The requests that were queued since the last poll go out before the wait.
-        self._flush(now_ms)
+        if self._unflushed:
+            self._flush(now_ms)
         while not self._is_closed:
             if now_ms >= self._due_ms:
                 self._tick(now_ms)
@@ -315,7 +316,7 @@ class NetworkClient:
             if mask & selectors.EVENT_READ:
                 connection.receive(now_ms, self._events)
             # Without output there is nothing to write, and no writability is watched for.
-            if mask & selectors.EVENT_WRITE or connection.has_output:
+            if mask & selectors.EVENT_WRITE or connection.output:
                 connection.flush()
                 self._watch(connection)
         except Exception as error:  # noqa: BLE001 - it costs this connection, not the loop
@@ -328,26 +329,22 @@ class NetworkClient:
     def _flush(self, now_ms: int) -> None:
         unflushed, self._unflushed = self._unflushed, []
         for connection in unflushed:
-            if self._is_current(connection):
-                try:
-                    connection.flush()
-                    self._watch(connection)
-                except Exception as error:  # noqa: BLE001 - likewise
-                    self._disconnect(connection, _as_kafka_error(error), now_ms)
+            # One that was closed meanwhile has nothing to write.
+            try:
+                connection.flush()
+                self._watch(connection)
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._disconnect(connection, _as_kafka_error(error), now_ms)
 
     def _watch(self, connection: Connection) -> None:
         """Watch a connection for writability exactly while it has bytes to write."""
-        has_output = connection.has_output
+        has_output = bool(connection.output)
         if has_output != connection.is_watching_writes:
             connection.is_watching_writes = has_output
             mask = selectors.EVENT_READ
             if has_output:
                 mask |= selectors.EVENT_WRITE
             self._selector.modify(connection.sock, mask, connection)
-
-    def _is_current(self, connection: Connection) -> bool:
-        link = self._links.get(connection.id)
-        return link is not None and link.connection is connection
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -408,8 +405,9 @@ class NetworkClient:
     def _collect(self, now_ms: int) -> None:
         """Take over the results of other threads: connectors, logins, diagnoses."""
         for connection_id, link in self._links.items():
-            if link.connection is not None and link.connection.is_logging_in:
-                self._continue_login(link.connection, now_ms)
+            connection = link.connection
+            if connection is not None and connection.reauthentication is not None:
+                self._continue_login(connection, now_ms)
             outcome = None if link.connector is None else link.connector.collect()
             if isinstance(outcome, Connected):
                 link.connector = None

@@ -10,6 +10,7 @@ Rules: byte-identical with kafka-python's encoding (tested); batches stay the ca
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from struct import Struct
 from struct import error as struct_error
 from typing import TypeAlias, TypeVar
@@ -48,6 +49,8 @@ _PARTITION_ANSWER = Struct(">ihqqqBBB")
 _ANSWER_FOR_ONE = Struct(">iBB16sBihqqqBBBBiB")
 _EMPTY_ARRAY, _NULL_STRING = 1, 0
 _ONE = 2  # the length of an array with one element
+_ONE_ELEMENT = bytes((_ONE,))
+_TAGS_OF_ONE = bytes(3)  # none: of the partition, of its topic and of the request
 _MAX_CACHED = 10_000  # the cache is cleared beyond it: topics may come and go for ever
 
 
@@ -62,6 +65,7 @@ class ProduceEncoder:
         self._client_id = client_id_and_tags(client_id)
         self._settings: dict[tuple[str | None, int, int], bytes] = {}
         self._names: dict[str, bytes] = {}
+        self._starts: dict[Hashable, bytes] = {}
 
     def encode(self, body: ProduceRequest, version: int, correlation_id: int) -> list[Buffer]:
         """Return a framed request, as buffers to send one after the other.
@@ -71,6 +75,8 @@ class ProduceEncoder:
             version: 9 to 13; from 13 on every partition needs its topic id.
             correlation_id: the number that the answer will carry.
         """
+        if len(body.partitions) == 1:
+            return self._encode_one(body, version, correlation_id)
         topics = _group_by_topic(body.partitions)
         # Room for the head, which is packed last, when the size is known.
         head = bytearray(FRAME_HEAD.size)
@@ -79,11 +85,8 @@ class ProduceEncoder:
         parts: list[Buffer] = [head]
         # `small` collects the bytes between two batches, which are buffers of their own.
         size, small = 0, head
-        for topic, partitions in topics.items():
-            if version >= PRODUCE_WITH_TOPIC_IDS:
-                small += partitions[0].topic_id or b""  # the same for all of the topic
-            else:
-                small += self._name(topic)
+        for partitions in topics.values():
+            small += self._topic(partitions[0], version)  # the same for all of the topic
             put_uvarint(small, len(partitions) + 1)
             for partition in partitions:
                 records = partition.records
@@ -97,6 +100,32 @@ class ProduceEncoder:
         size += len(small) - 4  # the size does not count its own four bytes
         FRAME_HEAD.pack_into(head, 0, size, ApiKey.PRODUCE, version, correlation_id)
         return parts
+
+    def _encode_one(self, body: ProduceRequest, version: int, correlation_id: int) -> list[Buffer]:
+        """Return a request for one partition, the usual one: all before its batch is cached."""
+        (partition,) = body.partitions
+        records, place, topic_id = partition.records, partition.topic_partition, partition.topic_id
+        key = (body.transactional_id, body.acks, body.timeout_ms, place, topic_id, version)
+        start = self._starts.get(key)
+        if start is None:
+            topic = self._topic(partition, version)
+            index = _INT32.pack(place.partition)
+            start = b"".join((self._prefix(body), _ONE_ELEMENT, topic, _ONE_ELEMENT, index))
+            self._remember(self._starts, key, start)
+        # Room for the head, which is packed last, when the size is known.
+        head = bytearray(FRAME_HEAD.size)
+        head += start
+        put_uvarint(head, len(records) + 1)
+        # The size does not count its own four bytes.
+        size = len(head) - 4 + len(records) + len(_TAGS_OF_ONE)
+        FRAME_HEAD.pack_into(head, 0, size, ApiKey.PRODUCE, version, correlation_id)
+        return [head, records, _TAGS_OF_ONE]
+
+    def _topic(self, partition: ProducePartition, version: int) -> bytes:
+        """Return the form of a partition's topic in a request."""
+        if version >= PRODUCE_WITH_TOPIC_IDS:
+            return partition.topic_id or b""
+        return self._name(partition.topic_partition.topic)
 
     def _prefix(self, body: ProduceRequest) -> bytes:
         key = (body.transactional_id, body.acks, body.timeout_ms)

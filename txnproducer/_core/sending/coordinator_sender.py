@@ -39,6 +39,8 @@ from txnproducer._protocol.events import (
     ConnectionId,
     ConnectionState,
     ResponseFailure,
+    coordinator_connection,
+    data_connection,
 )
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -125,8 +127,12 @@ class CoordinatorSender:
         if in_hand is not None and transactions.machine.is_aborting and in_hand.is_for_commit_only:
             self._in_hand = None
             transactions.requests.give_up(in_hand)
-        if self._in_hand is None:
-            self._in_hand = transactions.progress.next_request(self._accumulator.has_incomplete)
+        progress = transactions.progress
+        # Asked here, since most steps find neither.
+        if self._in_hand is None and (
+            progress.requests.queue.heap or progress.open.new_partitions
+        ):
+            self._in_hand = progress.next_request(self._accumulator.has_incomplete)
             # The wait for a broker counts from here, and not from the queueing: requests ahead
             # take their time.
             self._taken_ms = now_ms
@@ -134,15 +140,12 @@ class CoordinatorSender:
             # Handlers are the keys, so the entries of finished ones would pile up.
             if self._not_before_ms and not transactions.requests.has_pending_requests:
                 self._not_before_ms.clear()
-            return self._hold_data(now_ms)
+            # Data waits for the previous transaction's markers. Only a waiting batch is worth a
+            # question to the coordinator.
+            if self._gate.is_open or not self._accumulator.has_undrained:
+                return None
+            return self._gate.wait_ms(self._transaction_coordinator, now_ms)
         return self._send(self._in_hand, now_ms)
-
-    def _hold_data(self, now_ms: int) -> int | None:
-        """Return how long data must wait for the previous transaction's markers, None if not."""
-        # Only a waiting batch is worth a question to the coordinator.
-        if not self._accumulator.has_undrained:
-            return None
-        return self._gate.wait_ms(self._transaction_coordinator, now_ms)
 
     @property
     def _transaction_coordinator(self) -> BrokerNode | None:
@@ -189,9 +192,9 @@ class CoordinatorSender:
     def _connection_for(self, handler: TxnRequestHandler, now_ms: int) -> ConnectionId | None:
         if handler.needs_coordinator is None:
             node_id = self._client.least_loaded_node(now_ms)
-            return None if node_id is None else ConnectionId(node_id)
+            return None if node_id is None else data_connection(node_id)
         node = self._transactions.requests.coordinator(handler.needs_coordinator)
-        return None if node is None else ConnectionId(node.node_id, Channel.COORDINATOR)
+        return None if node is None else coordinator_connection(node.node_id)
 
     def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
         # Back into the queue, since the look-up has to go first and only one request is in hand.

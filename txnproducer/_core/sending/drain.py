@@ -36,7 +36,7 @@ class Drained:
 
     Attributes:
         batches: to send, numbered and closed.
-        has_more: whether there is more to send at once.
+        has_more: whether the queues have more batches.
         unfinished: batches whose bytes could not be made, and why.
     """
 
@@ -93,7 +93,7 @@ def check_ready(
     by_leader: dict[int, list[PartitionQueue]] = {}
     ready: set[int] = set()
     # A hurry concerns all queues, so it is looked up once: a producer may have thousands of them.
-    is_hurried = _is_hurried(accumulator, identity)
+    is_hurried: bool | None = None
     linger_ms = accumulator.options.linger_ms
     for place, queue in accumulator.active.items():
         leader_id, leader_epoch = metadata.leader_of(place)
@@ -113,8 +113,10 @@ def check_ready(
             by_leader.setdefault(leader_id, []).append(queue)
             # If its broker is ready, a batch goes with the request, lingering or not. A second
             # batch shows that the head is closed.
-            if not is_hurried and leader_id not in ready and len(queue.batches) == 1:
-                wait_ms = _linger_left_ms(head, linger_ms, now_ms)
+            if leader_id not in ready and len(queue.batches) == 1:
+                if is_hurried is None:
+                    is_hurried = _is_hurried(accumulator, identity)
+                wait_ms = 0 if is_hurried else _linger_left_ms(head, linger_ms, now_ms)
         if wait_ms:
             result.next_check_delay_ms = min(result.next_check_delay_ms, wait_ms)
         else:
@@ -129,7 +131,7 @@ def check_ready(
 def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | None) -> bool:
     return (
         # Callers wait for memory, which a batch that lingers keeps.
-        accumulator.pool.is_exhausted
+        bool(accumulator.pool.waiting)
         or accumulator.is_closed
         or (identity is not None and identity.is_completing)
         or accumulator.is_flush_in_progress
@@ -141,6 +143,28 @@ def _linger_left_ms(head: ProducerBatch, linger_ms: int, now_ms: int) -> int:
     if head.attempts or head.is_full:
         return 0
     return max(0, head.created_ms + linger_ms - now_ms)
+
+
+def lingering_ms(
+    accumulator: RecordAccumulator,
+    queues: Sequence[PartitionQueue],
+    identity: DrainedTransactions | None,
+    now_ms: int,
+) -> int:
+    """Return for how long all that is left in some queues lingers; 0 if a batch may go at once."""
+    if _is_hurried(accumulator, identity):
+        return 0
+    linger_ms = accumulator.options.linger_ms
+    left_ms = NEVER_MS
+    for queue in queues:
+        if not queue.batches:
+            continue
+        if len(queue.batches) > 1:
+            return 0
+        left_ms = min(left_ms, _linger_left_ms(queue.batches[0], linger_ms, now_ms))
+        if not left_ms:
+            break
+    return left_ms
 
 
 def is_gated(head: ProducerBatch, identity: DrainedTransactions) -> bool:

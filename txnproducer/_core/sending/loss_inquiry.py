@@ -17,7 +17,7 @@ from typing import Final
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.transactions.transaction_loss import TransactionLoss
-from txnproducer._protocol.events import Channel, ClientResponse, ConnectionId
+from txnproducer._protocol.events import ClientResponse, coordinator_connection
 from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
@@ -54,7 +54,7 @@ class LossInquiry:
             # The caller waits for the explanation, so "not known" must be an end as well.
             loss.end_inquiry()
             return
-        connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
+        connection = coordinator_connection(coordinator.node_id)
         if loss is self._asked or not self._client.is_ready(connection, now_ms):
             return
         self._asked = loss

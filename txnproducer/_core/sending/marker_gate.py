@@ -24,7 +24,7 @@ from txnproducer._core.sending.gate_costs import GateCosts
 from txnproducer._core.sending.loss_inquiry import is_describe_offered
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.transactions.manager import TransactionManager
-from txnproducer._protocol.events import Channel, ClientResponse, ConnectionId
+from txnproducer._protocol.events import ClientResponse, coordinator_connection
 from txnproducer._protocol.messages import (
     BrokerNode,
     DescribeTransactionsRequest,
@@ -52,6 +52,11 @@ class MarkerGate:
         requests: sends the question.
         transactions: have the transactional id, and know whether transactions v2 are in use. With
             v1 a request that comes too early is refused, and not put to sleep: it always asks.
+
+    Attributes:
+        is_open: whether nothing has to wait.
+        is_going: whether the present transaction goes without a question, so that the ends of its
+            requests are of interest.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class MarkerGate:
         self._requests = requests
         self._transactional_id = transactions.transactional_id or ""
         self._identity = transactions.identity
-        self._is_open = True
+        self.is_open = True
         self._ended_ms = 0
         self._next_question_ms = 0
         self._questions = 0
@@ -70,28 +75,23 @@ class MarkerGate:
         self._is_asking = False
         self._costs = GateCosts()
         self._asked_ms = 0
-        # Of the present transaction: whether it goes without a question, the time of its first
-        # answer, and whether a request that was sent before that was put to sleep.
-        self._is_going = False
+        self.is_going = False
+        # The time of the present transaction's first answer, and whether a request that was sent
+        # before that was put to sleep.
         self._first_answer_ms: int | None = None
         self._has_slept = False
 
     def transaction_ended(self, now_ms: int) -> None:
         """Note that EndTxn was answered: the markers are being written."""
-        if self._is_going:
+        if self.is_going:
             self._costs.note_without_question(has_slept=self._has_slept)
-        self._is_going = self._has_slept = False
+        self.is_going = self._has_slept = False
         self._first_answer_ms = None
-        self._is_open = False
+        self.is_open = False
         self._ended_ms = self._next_question_ms = now_ms
         self._questions = 0
         self._transaction += 1
         self._is_asking = False
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether the ends of the present transaction's requests are of interest."""
-        return self._is_going
 
     def note_end(self, sent_ms: int, now_ms: int, *, is_refused: bool) -> None:
         """Note the end of a request of the present transaction.
@@ -101,7 +101,7 @@ class MarkerGate:
             now_ms: the time.
             is_refused: whether it was refused, or had no answer. It may have come too early.
         """
-        if not self._is_going:
+        if not self.is_going:
             return
         if self._first_answer_ms is None:
             self._first_answer_ms = now_ms
@@ -114,9 +114,9 @@ class MarkerGate:
 
         It asks the coordinator, so it is called only if a request waits.
         """
-        if not self._is_open and self._is_late(now_ms):
+        if not self.is_open and self._is_late(now_ms):
             self._give_up(now_ms)
-        if self._is_open:
+        if self.is_open:
             return None
         if self._is_asking:
             # An answer wakes the sender before. Without one the gate opens at this moment.
@@ -126,7 +126,7 @@ class MarkerGate:
         if not self._questions:
             self._asked_ms = now_ms
             if self._identity.is_transaction_v2_enabled and not self._costs.must_ask:
-                self._is_open = self._is_going = True
+                self.is_open = self.is_going = True
                 return None
         return self._ask(coordinator, now_ms)
 
@@ -136,17 +136,17 @@ class MarkerGate:
 
     def _give_up(self, now_ms: int) -> None:
         """Open the gate because of the time. A question without an answer has cost that time."""
-        self._is_open = True
+        self.is_open = True
         if self._questions:
             self._costs.note_question(min(now_ms - self._asked_ms, GIVE_UP_MS))
 
     def _ask(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         if coordinator is None or not self._can_ask(coordinator, now_ms):
-            self._is_open = True
+            self.is_open = True
             return None
         transaction = self._transaction
         self._requests.send(
-            ConnectionId(coordinator.node_id, Channel.COORDINATOR),
+            coordinator_connection(coordinator.node_id),
             DescribeTransactionsRequest((self._transactional_id,)),
             lambda response, end_ms: self._on_end(transaction, response, end_ms),
             now_ms,
@@ -158,25 +158,25 @@ class MarkerGate:
     def _can_ask(self, coordinator: BrokerNode, now_ms: int) -> bool:
         if not is_describe_offered(self._client, coordinator):
             return False
-        connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
+        connection = coordinator_connection(coordinator.node_id)
         # To wait for a connection would take longer than the markers do.
         return self._client.is_ready(connection, now_ms)
 
     def _on_end(self, transaction: int, response: ClientResponse, now_ms: int) -> None:
         # An answer that comes after the gate was opened has held nothing.
-        if transaction != self._transaction or self._is_open:
+        if transaction != self._transaction or self.is_open:
             return
         self._is_asking = False
         body = response.body
         if not isinstance(body, DescribeTransactionsResponse) or not body.transactions:
-            self._is_open = True
+            self.is_open = True
             return
         (description, *_) = body.transactions
         # An error is no proof of missing markers, so it opens the gate.
         if description.error_code == 0 and not description.state.startswith(_UNFINISHED):
             self._costs.note_question(now_ms - self._asked_ms)
-            self._is_open = True
+            self.is_open = True
             return
-        self._is_open = description.error_code != 0
+        self.is_open = description.error_code != 0
         pause_ms = 0 if self._questions < _EAGER_QUESTIONS else 1
         self._next_question_ms = now_ms + pause_ms

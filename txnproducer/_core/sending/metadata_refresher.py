@@ -13,7 +13,7 @@ from collections.abc import Callable
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._protocol.events import ClientResponse, ConnectionId
+from txnproducer._protocol.events import ClientResponse, data_connection
 from txnproducer._protocol.messages import MetadataRequest, MetadataResponse
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class MetadataRefresher:
             # The addresses are names that are resolved again with each connection (KIP-899).
             self._client.update_nodes(self._metadata.bootstrap_nodes)
             return self._retry_backoff_ms
-        connection = ConnectionId(node_id)
+        connection = data_connection(node_id)
         if not self._client.is_ready(connection, now_ms):
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         request = self._metadata.build_request(now_ms)

@@ -28,7 +28,7 @@ from txnproducer._core.failed_tries import FailedTries, caused_by
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient
-from txnproducer._core.sending.drain import check_ready, drain
+from txnproducer._core.sending.drain import check_ready, drain, lingering_ms
 from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.produce_outcome import (
     BatchAction,
@@ -41,7 +41,12 @@ from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.sending.send_metrics import SendMetrics
 from txnproducer._core.sequences.partition_map import identity_of, is_sequence_after
 from txnproducer._core.transactions.manager import TransactionManager
-from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
+from txnproducer._protocol.events import (
+    ClientResponse,
+    ConnectionId,
+    ResponseFailure,
+    data_connection,
+)
 from txnproducer._protocol.messages import (
     BrokerNode,
     LeaderIdAndEpoch,
@@ -112,6 +117,10 @@ class ProduceSender:
         metrics: counts.
         tries: has the words for refusals.
         gate: learns from answers; None without idempotence.
+
+    Attributes:
+        requests_in_flight: the number of requests without an answer.
+        expiry_ms: no batch expires before. Each step asks, so it must not look at all of them.
     """
 
     def __init__(
@@ -141,27 +150,21 @@ class ProduceSender:
         # Batches on the wire whose records have not ended, by partition and in the order of
         # sending.
         self._in_flight: dict[TopicPartition, list[ProducerBatch]] = {}
-        # No batch on the wire expires before. Each step asks, so it must not look at all of them.
-        self._wire_expiry_ms = NEVER_MS
+        self.expiry_ms = 0
 
     # --- the step -------------------------------------------------------------------------------
 
-    def expire(self, now_ms: int) -> int:
-        """Fail the batches past their delivery time-out. Return until when no other can be."""
+    def expire(self, now_ms: int) -> None:
+        """Fail the batches past their delivery time-out. Call it from `expiry_ms` on."""
         waiting, next_expiry_ms = self._accumulator.expired_batches(now_ms)
-        on_the_wire: list[ProducerBatch] = []
-        wire_expiry_ms = self._wire_expiry_ms
-        if now_ms >= wire_expiry_ms:
-            on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)
-        if not waiting and not on_the_wire:
-            self._wire_expiry_ms = wire_expiry_ms
-            return min(next_expiry_ms, wire_expiry_ms)
+        on_the_wire, wire_expiry_ms = self._expired_on_the_wire(now_ms)
         # In the order of the appends, so that the callbacks run in it as well.
         for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
             self._fail_expired(batch, now_ms)
-        # After their end: those that an exception leaves on the wire are found by the next step.
-        self._wire_expiry_ms = wire_expiry_ms
-        return min(next_expiry_ms, wire_expiry_ms)
+        # Last: those that an exception leaves on the wire are found by the next step. A batch that
+        # is begun later than now expires later than that.
+        end_ms = now_ms + self._options.delivery_timeout_ms
+        self.expiry_ms = min(next_expiry_ms, wire_expiry_ms, end_ms)
 
     def _expired_on_the_wire(self, now_ms: int) -> tuple[list[ProducerBatch], int]:
         """Return the batches whose time is up, and when the next one's will be."""
@@ -241,14 +244,17 @@ class ProduceSender:
         """
         nodes = self._metadata.nodes
         # First, since a producer may have thousands of partitions with data, and each step asks.
-        if all(self._client.is_connected(ConnectionId(node_id)) for node_id in nodes):
+        for node_id in nodes:
+            if not self._client.is_connected(data_connection(node_id)):
+                break
+        else:
             return
         leaders = {self._metadata.leader_of(place)[0] for place in self._accumulator.active}
         for node_id in sorted(leaders & nodes.keys()):
-            self._client.is_ready(ConnectionId(node_id), now_ms)
+            self._client.is_ready(data_connection(node_id), now_ms)
 
     def _send_to_node(self, node_id: int, queues: Sequence[PartitionQueue], now_ms: int) -> int:
-        connection = ConnectionId(node_id)
+        connection = data_connection(node_id)
         if not self._client.is_ready(connection, now_ms):
             return self._wait_for(connection, now_ms)
         self._accumulator.update_node_latency(node_id, now_ms, can_drain=True)
@@ -257,9 +263,6 @@ class ProduceSender:
             self._fail_unfinished(batch, reason, now_ms)
         # Noted before they are sent: from here on they are in no queue, and must still expire.
         for batch in drained.batches:
-            # The bound first: an exception in between then leaves none that nobody looks at.
-            expiry_ms = batch.created_ms + self._options.delivery_timeout_ms
-            self._wire_expiry_ms = min(self._wire_expiry_ms, expiry_ms)
             self._in_flight.setdefault(batch.topic_partition, []).append(batch)
             if self._options.is_order_guaranteed_by_muting:
                 self._accumulator.mute_partition(batch.topic_partition)
@@ -267,10 +270,10 @@ class ProduceSender:
             self._send_produce_request(connection, drained.batches, now_ms)
         if not drained.has_more:
             return NEVER_MS
-        # Asked here, since a pass that finds it out looks at all partitions first.
-        return (
-            0 if self._client.is_ready(connection, now_ms) else self._wait_for(connection, now_ms)
-        )
+        # Both are asked here, since a pass that finds them out looks at all partitions first.
+        if not self._client.is_ready(connection, now_ms):
+            return self._wait_for(connection, now_ms)
+        return lingering_ms(self._accumulator, queues, self._drained, now_ms)
 
     def _wait_for(self, connection: ConnectionId, now_ms: int) -> int:
         """Note that a broker takes no more. Return when to look again without an event."""
@@ -334,15 +337,8 @@ class ProduceSender:
         try:
             self._settle_batches(batches, response, now_ms)
         finally:
-            self._note_end(response, now_ms)
-
-    def _note_end(self, response: ClientResponse, now_ms: int) -> None:
-        body = response.body
-        if self._gate is not None and self._gate.is_measuring:
-            is_refused = not isinstance(body, ProduceResponse) or any(
-                partition.error_code for partition in body.partitions
-            )
-            self._gate.note_end(response.request.created_ms, now_ms, is_refused=is_refused)
+            if self._gate is not None and self._gate.is_going:
+                _note_end(self._gate, response, now_ms)
 
     def _settle_batches(
         self, batches: Sequence[ProducerBatch], response: ClientResponse, now_ms: int
@@ -368,7 +364,7 @@ class ProduceSender:
             self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
             return
         latency_ms = now_ms - response.request.created_ms
-        self._sent.answered(latency_ms, body.throttle_time_ms, now_ms)
+        self._sent.answered(latency_ms, body.throttle_time_ms)
         self._handle_produce_response(batches, body, response.request.connection.node_id, now_ms)
 
     def _handle_produce_response(
@@ -674,6 +670,14 @@ class ProduceSender:
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()
+
+
+def _note_end(gate: MarkerGate, response: ClientResponse, now_ms: int) -> None:
+    body = response.body
+    is_refused = not isinstance(body, ProduceResponse) or any(
+        partition.error_code for partition in body.partitions
+    )
+    gate.note_end(response.request.created_ms, now_ms, is_refused=is_refused)
 
 
 def _has_lost_its_number(batch: ProducerBatch) -> bool:

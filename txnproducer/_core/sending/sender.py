@@ -51,7 +51,7 @@ class Phase(IntEnum):
 
     RUNNING = 0
     CLOSING = 1  # sending all records, then ending an open transaction
-    CLOSED = 2
+    CLOSED = 2  # nothing is left to do, and everything that waited was answered
 
 
 class Sender:
@@ -64,6 +64,9 @@ class Sender:
         refresher: keeps metadata up to date.
         accumulator: has the batches.
         retry_backoff_ms: the wait between two steps of a failed producer.
+
+    Attributes:
+        phase: of the close.
     """
 
     def __init__(
@@ -81,27 +84,15 @@ class Sender:
         self._refresher = refresher
         self._accumulator = accumulator
         self._retry_backoff_ms = retry_backoff_ms
-        self._phase = Phase.RUNNING
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is left to do and everything that waited was answered."""
-        return self._phase is Phase.CLOSED
+        self.phase = Phase.RUNNING
 
     def run_once(self, now_ms: int) -> int:
         """Take one step. Return after how many milliseconds the next is due."""
-        if self._phase is Phase.CLOSED:
+        if self.phase is Phase.CLOSED:
             return NEVER_MS
-        # In this order, so that an unknown leader leads to a metadata request in this very step.
-        step_ms = self._step(now_ms)
-        delay_ms = min(step_ms, self._refresher.step(now_ms))
-        if self._phase is Phase.CLOSING:
-            delay_ms = min(delay_ms, self._continue_closing())
-        return max(0, delay_ms)
-
-    def _step(self, now_ms: int) -> int:
         # First, so that no batch is sent in the step in which it fails.
-        next_expiry_ms = self._producing.expire(now_ms)
+        if now_ms >= self._producing.expiry_ms:
+            self._producing.expire(now_ms)
         delay_ms = None
         if self._transactions is not None and self._coordinators is not None:
             delay_ms = self._step_transactions(self._transactions, self._coordinators, now_ms)
@@ -109,8 +100,13 @@ class Sender:
             delay_ms = self._producing.step(now_ms)
         else:
             self._producing.connect_ahead(now_ms)
-        # A batch may expire before anything else wakes the sender.
-        return min(delay_ms, max(0, next_expiry_ms - now_ms))
+        # Metadata come after the data, so that an unknown leader leads to a request in this very
+        # step. A batch may expire before anything else wakes the sender.
+        expiry_ms = self._producing.expiry_ms - now_ms
+        delay_ms = min(delay_ms, expiry_ms, self._refresher.step(now_ms))
+        if self.phase is Phase.CLOSING:
+            delay_ms = min(delay_ms, self._continue_closing())
+        return max(0, delay_ms)
 
     def _step_transactions(
         self, transactions: TransactionManager, coordinators: CoordinatorSender, now_ms: int
@@ -169,12 +165,12 @@ class Sender:
         """Refuse appends from now on, and end once everything was sent and answered."""
         # A record that came later would keep the close from ending.
         self._accumulator.close()
-        if self._phase is Phase.RUNNING:
-            self._phase = Phase.CLOSING
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.CLOSING
 
     def force_close(self) -> None:
         """End now: fail everything that has not ended."""
-        if self._phase is Phase.CLOSED:
+        if self.phase is Phase.CLOSED:
             return
         self._accumulator.close()
         self._end(KafkaError("the producer was closed by force"))
@@ -224,4 +220,4 @@ class Sender:
             self._transactions.progress.close(error)
         self._producing.abort_all(error)
         # Last: if an exception comes before, the next call makes the end again.
-        self._phase = Phase.CLOSED
+        self.phase = Phase.CLOSED
