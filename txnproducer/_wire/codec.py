@@ -71,7 +71,14 @@ class WireCodec:
             ResponseDecodeError: the bytes are no answer to this request.
         """
         try:
-            answer = _decode_plain(body, version, payload)
+            # The answers that every batch and every transaction waits for have a fast path.
+            answer: m.Response | None = None
+            if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
+                answer = decode_produce(body, version, payload)
+            elif isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
+                answer = decode_end_txn(version, payload)
+            elif isinstance(body, m.DescribeTransactionsRequest):
+                answer = decode_describe(body, payload)
             # An error code, a tag or damage: the schemas judge these, and name what does not fit.
             if answer is None:
                 schema, convert = _DECODERS[type(body)]
@@ -84,17 +91,6 @@ class WireCodec:
                 f"cannot decode the answer to {m.API_KEY_OF[type(body)].name} {version}: {error}"
             ) from error
         return answer
-
-
-def _decode_plain(body: m.Request, version: int, payload: memoryview) -> m.Response | None:
-    """Decode an answer by a fast path, or return None if only the schemas can decode it."""
-    if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
-        return decode_produce(body, version, payload)
-    if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
-        return decode_end_txn(version, payload)
-    if isinstance(body, m.DescribeTransactionsRequest):
-        return decode_describe(body, payload)
-    return None
 
 
 def frame(schema: Any, correlation_id: int, client_id: str) -> bytes:

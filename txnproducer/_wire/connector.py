@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import chain, repeat
 from typing import Any, TypeAlias, TypeVar
 
 from txnproducer._protocol.messages import ApiKey, BrokerNode, MetadataRequest
@@ -370,8 +371,6 @@ def is_refusal(error: KafkaError) -> bool:
 
 
 def new_correlation_ids() -> Iterator[int]:
-    """Yield a connection's numbers: 0 to the largest int32, then again from 0."""
-    number = 0
-    while True:
-        yield number
-        number = (number + 1) & _LARGEST_CORRELATION_ID
+    """Return a connection's numbers: 0 to the largest int32, then again from 0."""
+    # No generator, since each request would enter its frame.
+    return chain.from_iterable(repeat(range(_LARGEST_CORRELATION_ID + 1)))
