@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import sys
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +39,18 @@ def test_memory_that_nobody_has_is_used_again():
     others = [bytearray(LIMIT) for _ in range(100)]
     assert first in {address(batch(b"a" * 100)) for _ in range(1_000)}
     assert first not in {address(other) for other in others}
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.7, 0.45, 0.3])
+def test_the_buffer_of_a_batch_with_a_codec_is_made_as_large_as_it_becomes(ratio):
+    import_module("txnproducer._record._speedups").forget_kept_buffers()
+    builder = RecordBatchBuilder(200_000, "lz4")
+    builder.compression_ratio = ratio
+    while builder.append(0, None, b"a" * 100) is not None:
+        pass
+    records = builder.records_buffer.take()
+    assert len(records) > 200_000 / ratio / 1.06
+    assert sys.getsizeof(records) < 1.1 * len(records)
 
 
 def test_a_batch_keeps_its_bytes_as_long_as_anybody_has_them():
