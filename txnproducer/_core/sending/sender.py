@@ -17,8 +17,8 @@ The order, with a transaction manager:
 Rules:
 * `run_once` returns in how many milliseconds it wants to be called again; any event may come
   before.
-* Batches expire in every step, also while coordinator requests keep data waiting: each record ends
-  within `delivery_timeout_ms`.
+* Any step may find a batch whose time is up, also while coordinator requests keep data waiting:
+  each record ends within `delivery_timeout_ms`.
 * Every end of the sender fails all that is still queued, so that no caller waits for ever.
 """
 
