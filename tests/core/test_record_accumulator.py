@@ -577,13 +577,25 @@ def test_parts_of_a_split_take_the_parents_place_in_sequence_order():
 
 @pytest.mark.conformance("5.22")
 def test_a_batch_after_a_live_one_does_not_expire_before_it():
-    accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100)
+    accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100, is_idempotent=True)
     append(accumulator, TP0, now_ms=60)
     append(accumulator, TP0, now_ms=0)  # as a clock that went back begins it
     assert accumulator.expired_batches(100) == ([], 160)
     assert len(queued(accumulator, TP0)) == 2
     expired, _ = accumulator.expired_batches(160)
     assert [batch.created_ms for batch in expired] == [60, 0]
+
+
+def test_without_numbers_a_batch_expires_also_after_a_live_one():
+    # A retry goes to the front there, so the order of a queue says nothing.
+    accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100)
+    append(accumulator, TP0, now_ms=60)
+    append(accumulator, TP0, now_ms=0)
+    live = head(accumulator, TP0)
+    expired, next_ms = accumulator.expired_batches(100)
+    assert [batch.created_ms for batch in expired] == [0]
+    assert next_ms == 160
+    assert list(queued(accumulator, TP0)) == [live]
 
 
 @pytest.mark.conformance("5.22")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import lz4.frame
@@ -13,6 +14,7 @@ from tests.scripted_client import NO_BUMP_VERSIONS, produce_response
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.sending.send_metrics import SendMetrics
+from txnproducer._core.transactions.state import Role
 from txnproducer._protocol.events import ClientResponse, ResponseFailure
 from txnproducer._protocol.messages import (
     ApiKey,
@@ -675,6 +677,12 @@ def test_a_producer_without_idempotence_is_closed_by_force():
     assert "closed by force" in str(future.exception())
 
 
+def test_after_a_close_by_force_the_application_acts():
+    harness = idempotent()
+    harness.core.force_close(harness.now_ms)
+    assert harness.manager.machine.role is Role.APPLICATION
+
+
 def test_a_split_without_idempotence_keeps_the_order():
     harness = CoreHarness(transactional_id=None, enable_idempotence=False, linger_ms=5)
     harness.know_topics()
@@ -728,14 +736,31 @@ def test_a_sample_begins_a_new_window_after_30_s(at_ms, average, highest):
     assert later["batch-size-avg"] == (2 if at_ms >= 30_000 else 0)
 
 
-def test_values_are_noted_for_the_window_in_which_they_came():
+@pytest.mark.parametrize(
+    "name", ["batch-size", "record-queue-time", "compression-rate", "records-per-request"]
+)
+def test_values_of_requests_are_noted_for_the_window_in_which_they_came(name):
     metrics = Metrics(0)
     sent = SendMetrics(metrics)
-    for latency_ms, now_ms in ((8, 0), (8, 10), (2, 61_000), (4, 61_050)):
-        sent.sent((), now_ms)
-        sent.answered(latency_ms, 0)
+    for value, now_ms in ((8, 0), (8, 10), (2, 61_000), (4, 61_050)):
+        builder = SimpleNamespace(actual_compression_ratio=value)
+        times = {"created_ms": 0, "drained_ms": value}
+        sizes = {"record_count": value, "estimated_size_bytes": value}
+        batch: Any = SimpleNamespace(builder=builder, **times, **sizes)
+        sent.sent([batch], now_ms)
     now = metrics.snapshot(61_060)
-    assert (now["request-latency-avg"], now["request-latency-max"]) == (3, 4)
+    assert now[f"{name}-avg"] == 3
+    assert now["record-send-rate"] == 100  # six in the 60 ms of the window
+
+
+@pytest.mark.parametrize("name", ["request-latency", "produce-throttle-time"])
+def test_values_of_answers_are_noted_for_the_window_in_which_they_came(name):
+    metrics = Metrics(0)
+    sent = SendMetrics(metrics)
+    for value, now_ms in ((8, 0), (8, 10), (2, 61_000), (4, 61_050)):
+        sent.answered(value, value, now_ms)
+    now = metrics.snapshot(61_060)
+    assert (now[f"{name}-avg"], now[f"{name}-max"]) == (3, 4)
 
 
 def test_a_noted_value_counts_at_once():
@@ -745,6 +770,41 @@ def test_a_noted_value_counts_at_once():
     metrics.rate("record-send").note(4)
     now = metrics.snapshot(1_000)
     assert (now["record-send-total"], now["record-send-rate"]) == (7, 7)
+
+
+def test_an_older_batch_in_the_rear_of_a_queue_expires_at_its_time():
+    # Without numbers a retry goes to the front: the younger one comes back last.
+    harness = CoreHarness(
+        transactional_id=None,
+        enable_idempotence=False,
+        delivery_timeout_ms=31_000,
+        request_timeout_ms=30_000,
+        retry_backoff_ms=1_000,
+        retry_backoff_max_ms=1_000,
+    )
+    harness.know_topics()
+    harness.run_for(10_000)
+    older = harness.send(partition=0)
+    harness.run_for(20_000)
+    younger = harness.send(partition=0)
+    harness.run_for(700)
+    for request in harness.client.waiting(PRODUCE):
+        harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+        harness.settle()
+    begun_ms = 10_000
+    harness.run_for(begun_ms + 30_999 - harness.now_ms)
+    assert not older.done()
+    harness.run_for(1)
+    assert isinstance(older.exception(), KafkaTimeoutError)
+    assert not younger.done()
+
+
+def test_a_producer_without_records_is_not_woken_to_look_for_expired_ones():
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    assert harness.step() > 20_000
+    harness.client.prepare_produce()
+    harness.send().result()
+    assert harness.step() > 20_000
 
 
 def test_a_batch_that_is_begun_later_expires_at_its_time():

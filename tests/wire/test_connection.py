@@ -6,6 +6,7 @@ import contextlib
 import struct
 import threading
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 
@@ -17,6 +18,7 @@ from txnproducer._protocol.events import (
     ClientRequest,
     ClientResponse,
 )
+from txnproducer._wire import connector
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.connection import NEVER_MS
 from txnproducer.errors import DisconnectError, KafkaTimeoutError, SaslAuthenticationError
@@ -292,3 +294,11 @@ def test_a_second_login_that_our_side_holds_up_times_out_and_says_so(
     with pytest.raises(KafkaTimeoutError, match="token provider"):
         wire.connection.tick(deadline)
     may_go_on.set()
+
+
+def test_the_numbers_of_requests_begin_again_after_the_largest(monkeypatch):
+    monkeypatch.setattr(connector, "_LARGEST_CORRELATION_ID", 2)
+    assert list(islice(connector.new_correlation_ids(), 7)) == [0, 1, 2, 0, 1, 2, 0]
+    monkeypatch.undo()
+    # An int32 takes no more.
+    assert connector._LARGEST_CORRELATION_ID == 2**31 - 1

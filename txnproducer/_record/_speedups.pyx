@@ -65,9 +65,6 @@ cdef enum:
     OVERHEAD_BYTES = 61
     # The capacity of a new buffer, unless its batch may not become that large.
     FIRST_CAPACITY_BYTES = 1 << 20
-    # Likewise with a codec: at most so many times the batch's limit.
-    MOST_EXPECTED_TIMES = 4
-    MOST_FIRST_BYTES = 1 << 22
     NO_ROOM = -1
 
     # Of this capacity and above, buffers are used again: the pages of a new one cost a quarter of
@@ -216,30 +213,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=forget_kept_buffers)
 
 
-cdef Py_ssize_t first_capacity(Py_ssize_t limit_bytes, double growth) noexcept:
-    """Return the capacity of a new buffer, unless its first record needs more."""
-    cdef double expected_times
-    if growth == 1.0:
-        return min(limit_bytes, FIRST_CAPACITY_BYTES)
-    # With a codec there are more records than the batch's limit. A buffer that grew to that in
-    # steps would be copied each time, and leave holes in memory. The ratio of compression may
-    # still improve a little.
-    expected_times = min(MOST_EXPECTED_TIMES, 1 / min(1.0, max(0.001, growth))) + 1.0 / 32
-    return min(<Py_ssize_t>(limit_bytes * expected_times), MOST_FIRST_BYTES)
-
-
 cdef class RecordBuffer:
     def __cinit__(self, Py_ssize_t size_limit_bytes):
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
         self.size_bytes = OVERHEAD_BYTES
         self.base_timestamp_ms = self.max_timestamp_ms = -1
-        self._growth = 1.0
+        self._growth = self._times = 1.0
         self._memory_bytes = MAX_INT64
         self._certain_limit_bytes = self._size_limit_bytes
 
     def set_growth(self, double growth):
         """Set the expected ratio of bytes in the finished batch to appended bytes."""
         self._growth = growth
+        # A codec lets in more than the limit: to grow to that would copy, and leave holes.
+        self._times = 1.0 / max(0.25, min(1.0, growth)) + 1.0 / 32  # the ratio may still improve
         self._set_certain_limit()
 
     def set_memory(self, Py_ssize_t memory_bytes):
@@ -279,7 +266,8 @@ cdef class RecordBuffer:
         if needed_bytes <= self._capacity:
             return 0
         if self._buffer is None:
-            capacity = max(needed_bytes, first_capacity(self._size_limit_bytes, self._growth))
+            capacity = <Py_ssize_t>(self._times * min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
+            capacity = max(needed_bytes, capacity)
             self._buffer = kept_buffer(capacity, 2 * max(capacity, self._size_limit_bytes))
             if self._buffer is None:
                 self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)

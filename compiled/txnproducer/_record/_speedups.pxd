@@ -15,6 +15,8 @@ cdef class RecordBuffer:
     cdef Py_ssize_t _certain_limit_bytes
     cdef Py_ssize_t _memory_bytes
     cdef double _growth
+    # The capacity of a new buffer, as a multiple of the limit.
+    cdef double _times
     cdef readonly Py_ssize_t record_count
     cdef readonly Py_ssize_t size_bytes
     cdef readonly long long base_timestamp_ms

@@ -480,15 +480,18 @@ class RecordAccumulator:
         timeout_ms = self.options.delivery_timeout_ms
         expired: list[ProducerBatch] = []
         next_expiry_ms = NEVER_MS
-        # The heads suffice: with numbers, no batch in a queue is older than the one before it.
         for place, queue in list(self.active.items()):
-            while queue.batches and queue.batches[0].has_reached_delivery_timeout(
-                timeout_ms, now_ms
-            ):
-                expired.append(queue.pop_head())
-            if queue.batches:
-                next_expiry_ms = min(next_expiry_ms, queue.batches[0].created_ms + timeout_ms)
-            else:
+            for batch in list(queue.batches):
+                if batch.has_reached_delivery_timeout(timeout_ms, now_ms):
+                    queue.remove(batch)
+                    expired.append(batch)
+                    continue
+                next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
+                # With numbers, no batch in a queue is older than the one before it. Without them
+                # a retry goes to the front, and may be younger than those behind it.
+                if self.options.is_idempotent:
+                    break
+            if not queue.batches:
                 del self.active[place]
         return expired, next_expiry_ms
 

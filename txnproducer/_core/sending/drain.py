@@ -131,7 +131,7 @@ def check_ready(
 def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | None) -> bool:
     return (
         # Callers wait for memory, which a batch that lingers keeps.
-        bool(accumulator.pool.waiting)
+        accumulator.pool.is_exhausted
         or accumulator.is_closed
         or (identity is not None and identity.is_completing)
         or accumulator.is_flush_in_progress

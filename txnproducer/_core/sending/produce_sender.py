@@ -364,7 +364,7 @@ class ProduceSender:
             self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
             return
         latency_ms = now_ms - response.request.created_ms
-        self._sent.answered(latency_ms, body.throttle_time_ms)
+        self._sent.answered(latency_ms, body.throttle_time_ms, now_ms)
         self._handle_produce_response(batches, body, response.request.connection.node_id, now_ms)
 
     def _handle_produce_response(

@@ -46,8 +46,10 @@ class SendMetrics:
         self._records_per_request.note(record_count)
         self._records_sent.note(record_count)
 
-    def answered(self, latency_ms: int, throttle_time_ms: int) -> None:
+    def answered(self, latency_ms: int, throttle_time_ms: int, now_ms: int) -> None:
         """Note an answer."""
+        if now_ms >= self._rolls_ms:
+            self._roll(now_ms)
         self._latencies.note(latency_ms)
         self._throttle_times.note(throttle_time_ms)
 

@@ -100,10 +100,11 @@ class Sender:
             delay_ms = self._producing.step(now_ms)
         else:
             self._producing.connect_ahead(now_ms)
-        # Metadata come after the data, so that an unknown leader leads to a request in this very
-        # step. A batch may expire before anything else wakes the sender.
-        expiry_ms = self._producing.expiry_ms - now_ms
-        delay_ms = min(delay_ms, expiry_ms, self._refresher.step(now_ms))
+        # After the data, so that an unknown leader leads to a request in this very step.
+        delay_ms = min(delay_ms, self._refresher.step(now_ms))
+        # A batch may expire before anything else wakes the sender.
+        if self._accumulator.has_incomplete:
+            delay_ms = min(delay_ms, self._producing.expiry_ms - now_ms)
         if self.phase is Phase.CLOSING:
             delay_ms = min(delay_ms, self._continue_closing())
         return max(0, delay_ms)
