@@ -181,8 +181,7 @@ class RecordSending:
             record.future = send_stamped(self._producer, record, None, is_given=is_given)
         except KafkaError:
             # It leaves the callback, so that the record is lost.
-            if attempt.claim == "open":
-                self.lost = attempt, record.value
+            self._lose(attempt, record.value)
             raise
         record.is_sent = True
 
@@ -192,10 +191,15 @@ class RecordSending:
             self._producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata("callbacks"))
         except KafkaError:
             # The call would have to wait. So the transaction lacks what its application added.
-            if attempt.claim == "open":
-                self.lost = attempt, b"the offsets"
+            self._lose(attempt, b"the offsets")
             raise
         self._judge.violate("state", "send_offsets_to_transaction in a callback is not refused")
+
+    def _lose(self, attempt: Attempt, what: bytes) -> None:
+        # Another thread may have ended the transaction, and this one does not know it yet. A
+        # callback of a record that waited too long comes after that end, and loses nothing of it.
+        if attempt.claim == "open" and self._producer.transaction_state != "READY":
+            self.lost = attempt, what
 
 
 def send_stamped(
