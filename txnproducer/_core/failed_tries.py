@@ -63,16 +63,13 @@ class FailedTries:
 
     Args:
         metadata: has the brokers' addresses.
-
-    Attributes:
-        unknown_hosts: the addresses whose host does not exist.
     """
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._last: dict[str, KafkaError] = {}
         self._unknown_since_ms: dict[str, int] = {}
-        self.unknown_hosts: set[str] = set()
+        self._nonexistent: set[str] = set()
         self._ready: set[ConnectionId] = set()
 
     @property
@@ -119,9 +116,9 @@ class FailedTries:
         # Any other outcome shows that the name service knows the host, or may know it again.
         if not isinstance(error, UnknownHostError):
             self._unknown_since_ms.pop(address, None)
-            self.unknown_hosts.discard(address)
+            self._nonexistent.discard(address)
         elif now_ms - self._unknown_since_ms.setdefault(address, now_ms) >= _CERTAIN_AFTER_MS:
-            self.unknown_hosts.add(address)
+            self._nonexistent.add(address)
 
     def forget_brokers_that_left(self) -> None:
         """Forget each address that is neither a bootstrap address nor in the metadata."""
@@ -131,7 +128,7 @@ class FailedTries:
     def _forget(self, address: str) -> None:
         self._last.pop(address, None)
         self._unknown_since_ms.pop(address, None)
-        self.unknown_hosts.discard(address)
+        self._nonexistent.discard(address)
 
     def _address(self, node_id: int) -> str:
         node = self._node(node_id)
@@ -163,16 +160,16 @@ class FailedTries:
     def has_no_host(self) -> bool:
         """Whether no bootstrap host exists, and no broker was ever reached."""
         # Once metadata have come, the brokers' own addresses are used.
-        if not self.unknown_hosts or self._metadata.last_success_ms is not None:
+        if not self._nonexistent or self._metadata.last_success_ms is not None:
             return False
         # One host that may exist is enough to go on.
-        return self.unknown_hosts.issuperset(
+        return self._nonexistent.issuperset(
             node.address for node in self._metadata.bootstrap_nodes
         )
 
     def no_host_error(self) -> KafkaError:
         """Return the error of a call that can't succeed because no bootstrap host exists."""
-        names = ", ".join(sorted(self.unknown_hosts))
+        names = ", ".join(sorted(self._nonexistent))
         return caused_by(
             InvalidConfigurationError(
                 f"no host of bootstrap_servers exists: {names}. Correct the names, or the name"

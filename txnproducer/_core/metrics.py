@@ -26,6 +26,7 @@ class Stat:
     Attributes:
         note: notes a value for the next `roll`. It is a list's own method, since each batch has
             three values and each request four.
+        total: the sum of all values that were taken in.
     """
 
     __slots__ = (
@@ -37,13 +38,13 @@ class Stat:
         "_noted",
         "_start_ms",
         "_sum",
-        "_total",
         "note",
+        "total",
     )
 
     def __init__(self, now_ms: int) -> None:
         self._start_ms = now_ms
-        self._sum = self._last_sum = self._total = 0.0
+        self._sum = self._last_sum = self.total = 0.0
         self._count = self._last_count = 0
         self._max = self._last_max = 0.0
         self._noted: list[float] = []
@@ -60,7 +61,7 @@ class Stat:
         if noted:
             added = sum(noted)
             self._sum += added
-            self._total += added
+            self.total += added
             self._count += len(noted)
             self._max = max(self._max, max(noted))
             noted.clear()
@@ -92,10 +93,6 @@ class Stat:
         # At least 1, since a rate may be asked for in the millisecond in which a window begins.
         elapsed_ms = max(1, now_ms - self._start_ms + (_WINDOW_MS if self._last_count else 0))
         return (self._sum + self._last_sum) * 1000 / elapsed_ms
-
-    def total(self) -> float:
-        """Return the sum of all values, also of those that were noted."""
-        return self._total + sum(self._noted)
 
 
 class Metrics:
@@ -131,8 +128,8 @@ class Metrics:
         """Return all of them by name. An average of nothing is 0.0 (NaN in Java)."""
         values = dict(self._times)
         for name, stat in self._rates.items():
-            values[f"{name}-total"] = stat.total()
             values[f"{name}-rate"] = stat.rate(now_ms)
+            values[f"{name}-total"] = stat.total
         for name, stat in self._stats.items():
             values[f"{name}-avg"] = stat.average(now_ms)
             if name in _WITH_MAXIMUM:

@@ -32,7 +32,7 @@ from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSender
 from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._core.sending.sender import Phase, Sender
+from txnproducer._core.sending.sender import Sender
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import Role
@@ -352,9 +352,8 @@ class ProducerCore(Appender):
             if self._requests.unsent:
                 self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)
-        finally:  # or the application's next mistake would poison the producer
-            if self.transaction_manager is not None:
-                self.transaction_manager.machine.act_for(Role.APPLICATION)
+        finally:
+            self._act_as_application()
         # A request that could not be sent ends with the next step, so that is due at once.
         delay_ms = 0 if self._requests.unsent else delay_ms
         self.note_next_step(now_ms + delay_ms)
@@ -368,9 +367,8 @@ class ProducerCore(Appender):
                 self._requests.handle(event, now_ms)
             else:
                 self._handle_connection_event(event)
-        finally:  # or the application's next mistake would poison the producer
-            if self.transaction_manager is not None:
-                self.transaction_manager.machine.act_for(Role.APPLICATION)
+        finally:
+            self._act_as_application()
 
     def _act_as_sender(self, now_ms: int) -> None:
         """Note the time, and that the sender acts from here on. No call is half-way then."""
@@ -382,6 +380,11 @@ class ProducerCore(Appender):
         if manager is not None:
             # Last: the application's interrupted call must not poison the producer.
             manager.machine.act_for(Role.SENDER)
+
+    def _act_as_application(self) -> None:
+        # Also after an exception, or the application's next mistake would poison the producer.
+        if self.transaction_manager is not None:
+            self.transaction_manager.machine.act_for(Role.APPLICATION)
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
         # Both take the news first, since the questions below are about its effect.
@@ -429,14 +432,13 @@ class ProducerCore(Appender):
         self._act_as_sender(now_ms)
         try:
             self._sender.force_close()
-        finally:  # or the application's next mistake would poison the producer
-            if self.transaction_manager is not None:
-                self.transaction_manager.machine.act_for(Role.APPLICATION)
+        finally:
+            self._act_as_application()
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is left to do, and everything that waited was answered."""
-        return self._sender.phase is Phase.CLOSED
+        return self._sender.is_closed
 
     def _on_metadata(self) -> None:
         metadata = self._metadata

@@ -36,15 +36,12 @@ class DoneCallbacks:
     Args:
         lock: guards the core.
         wakeups: wakes event loops.
-
-    Attributes:
-        due: the listeners whose futures have ended.
     """
 
     def __init__(self, lock: CoreLock, wakeups: LoopWakeups) -> None:
         self._lock = lock
         self._wakeups = wakeups
-        self.due: list[DoneListener] = []
+        self._due: list[DoneListener] = []
 
     # --- for the futures -----------------------------------------------------------------------
 
@@ -93,11 +90,13 @@ class DoneCallbacks:
         """Take the listeners of a result that has ended. Call with the lock held."""
         # The loop takes them in its next turn. A result ends in a turn, or in an application's
         # call that pokes the loop, as an abort does.
-        self.due += listeners
+        self._due += listeners
 
     def take(self) -> tuple[DueListeners, ...]:
         """Return the functions that are due, and wake the tasks. Call with the lock held."""
-        due, self.due = self.due, []
+        if not self._due:
+            return ()
+        due, self._due = self._due, []
         functions = []
         for listener in due:
             # A part of a split batch, or the next one of many, may still be under way.

@@ -23,14 +23,10 @@ _PACKAGE: Final = "txnproducer."
 
 
 class LoopWakeups:
-    """The tasks of event loops that can go on. Every call needs the core's lock.
-
-    Attributes:
-        due: the tasks' futures, by their loop.
-    """
+    """The tasks of event loops that can go on. Every call needs the core's lock."""
 
     def __init__(self) -> None:
-        self.due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        self._due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     def add(self, waiting: asyncio.Future[None]) -> None:
         """Note that a task can go on.
@@ -38,11 +34,13 @@ class LoopWakeups:
         Args:
             waiting: the future that the task awaits.
         """
-        self.due.setdefault(waiting.get_loop(), []).append(waiting)
+        self._due.setdefault(waiting.get_loop(), []).append(waiting)
 
     def wake(self) -> None:
         """Wake the tasks that were noted, each loop once."""
-        due, self.due = self.due, {}
+        if not self._due:
+            return
+        due, self._due = self._due, {}
         for loop, waits in due.items():
             try:
                 loop.call_soon_threadsafe(_end, waits)

@@ -293,8 +293,8 @@ class IoThread(Waits):
 
     def _take_callbacks(self, core: DrivenCore) -> Sequence[DueCallbacks]:
         callbacks = core.take_callbacks()
-        # Asked first: most turns find none, and the call would cost more than the look.
-        return [*callbacks, *self.done_callbacks.take()] if self.done_callbacks.due else callbacks
+        due = self.done_callbacks.take()
+        return [*callbacks, *due] if due else callbacks
 
     def _compress(self, core: DrivenCore) -> None:
         with self.lock:

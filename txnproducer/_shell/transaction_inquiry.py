@@ -30,6 +30,7 @@ from txnproducer._protocol.events import (
     ConnectionId,
     ConnectionState,
     ResponseFailure,
+    data_connection,
 )
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -218,13 +219,13 @@ class TransactionInquiry(AskingCore):
 
     def _connection(self, now_ms: int) -> ConnectionId | None:
         if self._coordinator is not None:
-            return ConnectionId(self._coordinator.node_id)
+            return data_connection(self._coordinator.node_id)
         node_id = self._client.least_loaded_node(now_ms)
         if node_id is None and self._known.keys() - self._metadata.nodes.keys():
             for node in self._known.values():
                 self._announce(node)
             node_id = self._client.least_loaded_node(now_ms)
-        return None if node_id is None else ConnectionId(node_id)
+        return None if node_id is None else data_connection(node_id)
 
     def _ask(self, connection: ConnectionId, now_ms: int) -> None:
         key = self._transactional_id

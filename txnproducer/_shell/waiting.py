@@ -46,7 +46,9 @@ def wait_until_done(
     Raises:
         InvalidConfigurationError: no host of `bootstrap_servers` exists.
     """
-    io.wait_until(_is_over(core, is_done), timeout_s)
+    tries = core.failed_tries
+    # Ends early for a host that does not exist: no time would help, and the setting is wrong.
+    io.wait_until(lambda: is_done() or tries.has_no_host, timeout_s)
     return _is_done(io, core, is_done)
 
 
@@ -54,18 +56,9 @@ async def wait_in_loop(
     io: IoThread, core: ProducerCore, is_done: Callable[[], bool], timeout_s: float
 ) -> bool:
     """Let the running task of an event loop wait as `wait_until_done` does."""
-    await io.wait_in_loop(_is_over(core, is_done), timeout_s)
-    return _is_done(io, core, is_done)
-
-
-def _is_over(core: ProducerCore, is_done: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a condition that ends a wait early for a host that does not exist.
-
-    No time would help, and the setting is wrong.
-    """
     tries = core.failed_tries
-    # Each turn of the loop asks, and mostly all names are known.
-    return lambda: is_done() or (bool(tries.unknown_hosts) and tries.has_no_host)
+    await io.wait_in_loop(lambda: is_done() or tries.has_no_host, timeout_s)
+    return _is_done(io, core, is_done)
 
 
 def _is_done(io: IoThread, core: ProducerCore, is_done: Callable[[], bool]) -> bool:

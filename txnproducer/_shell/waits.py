@@ -70,8 +70,7 @@ class Waits:
         if is_any_abandoned:
             # Otherwise their tasks, and so the producer, would be kept for ever.
             self._waits = [wait for wait in self._waits if not wait.is_abandoned]
-        if self.wakeups.due:
-            self.wakeups.wake()
+        self.wakeups.wake()
 
     def refuse_in_fork(self) -> None:
         """Refuse to wait, or to close, in a process where the loop's thread does not exist.

@@ -29,6 +29,7 @@ from txnproducer._protocol.events import (
     ConnectionId,
     ConnectionState,
     ResponseFailure,
+    data_connection,
 )
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
@@ -226,7 +227,7 @@ class NetworkClient:
         best_id: int | None = None
         # In random order, so that many clients do not choose the same one of several equals.
         for node_id in self._rng.sample(list(self._nodes), len(self._nodes)):
-            link = self._links.get(ConnectionId(node_id)) or _UNTRIED
+            link = self._links.get(data_connection(node_id)) or _UNTRIED
             rank = link.rank(now_ms, is_bootstrap=node_id < 0)
             if rank is not None and (best is None or rank < best):
                 best, best_id = rank, node_id

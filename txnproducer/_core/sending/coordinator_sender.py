@@ -127,12 +127,8 @@ class CoordinatorSender:
         if in_hand is not None and transactions.machine.is_aborting and in_hand.is_for_commit_only:
             self._in_hand = None
             transactions.requests.give_up(in_hand)
-        progress = transactions.progress
-        # Asked here, since most steps find neither.
-        if self._in_hand is None and (
-            progress.requests.queue.heap or progress.open.new_partitions
-        ):
-            self._in_hand = progress.next_request(self._accumulator.has_incomplete)
+        if self._in_hand is None:
+            self._in_hand = transactions.progress.next_request(self._accumulator.has_incomplete)
             # The wait for a broker counts from here, and not from the queueing: requests ahead
             # take their time.
             self._taken_ms = now_ms
@@ -140,12 +136,15 @@ class CoordinatorSender:
             # Handlers are the keys, so the entries of finished ones would pile up.
             if self._not_before_ms and not transactions.requests.has_pending_requests:
                 self._not_before_ms.clear()
-            # Data waits for the previous transaction's markers. Only a waiting batch is worth a
-            # question to the coordinator.
-            if self._gate.is_open or not self._accumulator.has_undrained:
-                return None
-            return self._gate.wait_ms(self._transaction_coordinator, now_ms)
+            return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
+
+    def _hold_data(self, now_ms: int) -> int | None:
+        """Return how long data must wait for the previous transaction's markers, None if not."""
+        # Only a waiting batch is worth a question to the coordinator.
+        if not self._accumulator.has_undrained:
+            return None
+        return self._gate.wait_ms(self._transaction_coordinator, now_ms)
 
     @property
     def _transaction_coordinator(self) -> BrokerNode | None:

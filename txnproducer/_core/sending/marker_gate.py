@@ -54,7 +54,6 @@ class MarkerGate:
             v1 a request that comes too early is refused, and not put to sleep: it always asks.
 
     Attributes:
-        is_open: whether nothing has to wait.
         is_going: whether the present transaction goes without a question, so that the ends of its
             requests are of interest.
     """
@@ -66,7 +65,7 @@ class MarkerGate:
         self._requests = requests
         self._transactional_id = transactions.transactional_id or ""
         self._identity = transactions.identity
-        self.is_open = True
+        self._is_open = True
         self._ended_ms = 0
         self._next_question_ms = 0
         self._questions = 0
@@ -87,7 +86,7 @@ class MarkerGate:
             self._costs.note_without_question(has_slept=self._has_slept)
         self.is_going = self._has_slept = False
         self._first_answer_ms = None
-        self.is_open = False
+        self._is_open = False
         self._ended_ms = self._next_question_ms = now_ms
         self._questions = 0
         self._transaction += 1
@@ -114,9 +113,9 @@ class MarkerGate:
 
         It asks the coordinator, so it is called only if a request waits.
         """
-        if not self.is_open and self._is_late(now_ms):
+        if not self._is_open and self._is_late(now_ms):
             self._give_up(now_ms)
-        if self.is_open:
+        if self._is_open:
             return None
         if self._is_asking:
             # An answer wakes the sender before. Without one the gate opens at this moment.
@@ -126,7 +125,7 @@ class MarkerGate:
         if not self._questions:
             self._asked_ms = now_ms
             if self._identity.is_transaction_v2_enabled and not self._costs.must_ask:
-                self.is_open = self.is_going = True
+                self._is_open = self.is_going = True
                 return None
         return self._ask(coordinator, now_ms)
 
@@ -136,13 +135,13 @@ class MarkerGate:
 
     def _give_up(self, now_ms: int) -> None:
         """Open the gate because of the time. A question without an answer has cost that time."""
-        self.is_open = True
+        self._is_open = True
         if self._questions:
             self._costs.note_question(min(now_ms - self._asked_ms, GIVE_UP_MS))
 
     def _ask(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         if coordinator is None or not self._can_ask(coordinator, now_ms):
-            self.is_open = True
+            self._is_open = True
             return None
         transaction = self._transaction
         self._requests.send(
@@ -164,19 +163,19 @@ class MarkerGate:
 
     def _on_end(self, transaction: int, response: ClientResponse, now_ms: int) -> None:
         # An answer that comes after the gate was opened has held nothing.
-        if transaction != self._transaction or self.is_open:
+        if transaction != self._transaction or self._is_open:
             return
         self._is_asking = False
         body = response.body
         if not isinstance(body, DescribeTransactionsResponse) or not body.transactions:
-            self.is_open = True
+            self._is_open = True
             return
         (description, *_) = body.transactions
         # An error is no proof of missing markers, so it opens the gate.
         if description.error_code == 0 and not description.state.startswith(_UNFINISHED):
             self._costs.note_question(now_ms - self._asked_ms)
-            self.is_open = True
+            self._is_open = True
             return
-        self.is_open = description.error_code != 0
+        self._is_open = description.error_code != 0
         pause_ms = 0 if self._questions < _EAGER_QUESTIONS else 1
         self._next_question_ms = now_ms + pause_ms

@@ -244,10 +244,7 @@ class ProduceSender:
         """
         nodes = self._metadata.nodes
         # First, since a producer may have thousands of partitions with data, and each step asks.
-        for node_id in nodes:
-            if not self._client.is_connected(data_connection(node_id)):
-                break
-        else:
+        if all(self._client.is_connected(data_connection(node_id)) for node_id in nodes):
             return
         leaders = {self._metadata.leader_of(place)[0] for place in self._accumulator.active}
         for node_id in sorted(leaders & nodes.keys()):

@@ -51,7 +51,7 @@ class Phase(IntEnum):
 
     RUNNING = 0
     CLOSING = 1  # sending all records, then ending an open transaction
-    CLOSED = 2  # nothing is left to do, and everything that waited was answered
+    CLOSED = 2
 
 
 class Sender:
@@ -64,9 +64,6 @@ class Sender:
         refresher: keeps metadata up to date.
         accumulator: has the batches.
         retry_backoff_ms: the wait between two steps of a failed producer.
-
-    Attributes:
-        phase: of the close.
     """
 
     def __init__(
@@ -84,11 +81,16 @@ class Sender:
         self._refresher = refresher
         self._accumulator = accumulator
         self._retry_backoff_ms = retry_backoff_ms
-        self.phase = Phase.RUNNING
+        self._phase = Phase.RUNNING
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is left to do and everything that waited was answered."""
+        return self._phase is Phase.CLOSED
 
     def run_once(self, now_ms: int) -> int:
         """Take one step. Return after how many milliseconds the next is due."""
-        if self.phase is Phase.CLOSED:
+        if self._phase is Phase.CLOSED:
             return NEVER_MS
         # First, so that no batch is sent in the step in which it fails.
         if now_ms >= self._producing.expiry_ms:
@@ -105,7 +107,7 @@ class Sender:
         # A batch may expire before anything else wakes the sender.
         if self._accumulator.has_incomplete:
             delay_ms = min(delay_ms, self._producing.expiry_ms - now_ms)
-        if self.phase is Phase.CLOSING:
+        if self._phase is Phase.CLOSING:
             delay_ms = min(delay_ms, self._continue_closing())
         return max(0, delay_ms)
 
@@ -166,12 +168,12 @@ class Sender:
         """Refuse appends from now on, and end once everything was sent and answered."""
         # A record that came later would keep the close from ending.
         self._accumulator.close()
-        if self.phase is Phase.RUNNING:
-            self.phase = Phase.CLOSING
+        if self._phase is Phase.RUNNING:
+            self._phase = Phase.CLOSING
 
     def force_close(self) -> None:
         """End now: fail everything that has not ended."""
-        if self.phase is Phase.CLOSED:
+        if self._phase is Phase.CLOSED:
             return
         self._accumulator.close()
         self._end(KafkaError("the producer was closed by force"))
@@ -221,4 +223,4 @@ class Sender:
             self._transactions.progress.close(error)
         self._producing.abort_all(error)
         # Last: if an exception comes before, the next call makes the end again.
-        self.phase = Phase.CLOSED
+        self._phase = Phase.CLOSED

@@ -25,18 +25,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class TxnRequestQueue:
-    """A priority queue of requests.
-
-    Attributes:
-        heap: the queued requests, each behind its priority and its order.
-    """
+    """A priority queue of requests."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, int, TxnRequestHandler]] = []
+        self._heap: list[tuple[int, int, TxnRequestHandler]] = []
         self._next_order = 0
 
     def __len__(self) -> int:
-        return len(self.heap)
+        return len(self._heap)
 
     def push(self, handler: TxnRequestHandler) -> None:
         """Queue a request."""
@@ -45,23 +41,23 @@ class TxnRequestQueue:
             handler.take_place(self._next_order)
             self._next_order += 1
         # The order is unique, so that the heap never compares two handlers.
-        heappush(self.heap, (handler.priority, handler.order, handler))
+        heappush(self._heap, (handler.priority, handler.order, handler))
 
     def peek(self) -> TxnRequestHandler | None:
         """Return the request that goes next."""
-        return self.heap[0][2] if self.heap else None
+        return self._heap[0][2] if self._heap else None
 
     def pop(self) -> TxnRequestHandler:
         """Take the request that goes next out of the queue."""
-        return heappop(self.heap)[2]
+        return heappop(self._heap)[2]
 
     def any(self, is_meant: Callable[[TxnRequestHandler], bool]) -> bool:
         """Return whether a queued request meets a condition."""
-        return any(is_meant(handler) for _, _, handler in self.heap)
+        return any(is_meant(handler) for _, _, handler in self._heap)
 
     def refusals(self) -> list[Refusal]:
         """Return the last refusal of each queued request that was refused."""
-        return [entry[2].refusal for entry in self.heap if entry[2].refusal is not None]
+        return [entry[2].refusal for entry in self._heap if entry[2].refusal is not None]
 
     def end(
         self,
@@ -74,12 +70,12 @@ class TxnRequestQueue:
         can be repeated.
         """
         # The list of a heap is only partly in order, and callers see the order of the ends.
-        ended = sorted(entry for entry in self.heap if is_meant(entry[2]))
+        ended = sorted(entry for entry in self._heap if is_meant(entry[2]))
         for _, _, handler in ended:
             end(handler)
-        kept = [entry for entry in self.heap if entry not in ended]
+        kept = [entry for entry in self._heap if entry not in ended]
         heapify(kept)
-        self.heap = kept
+        self._heap = kept
 
 
 class CoordinatorRequests:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from txnproducer._protocol.events import ConnectionId
+from txnproducer._protocol.events import ConnectionId, data_connection
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer.spark.ledger.id_requests import IdRequest
 
@@ -53,7 +53,7 @@ class BrokerLanes:
     @property
     def connections(self) -> list[ConnectionId]:
         """Its connections, the first one with the broker's own id."""
-        return [ConnectionId(node.node_id) for node in self.nodes]
+        return [data_connection(node.node_id) for node in self.nodes]
 
     def widen(self, count: int) -> list[BrokerNode]:
         """Add the connections that a number of requests needs. Return the new ones."""

@@ -36,6 +36,7 @@ from txnproducer._protocol.events import (
     ConnectionId,
     ConnectionState,
     ResponseFailure,
+    data_connection,
 )
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -176,7 +177,7 @@ class CoordinatorSteps(AskingCore):
 
     def _any_connection(self, now_ms: int) -> ConnectionId | None:
         node_id = self._client.least_loaded_node(now_ms)
-        return None if node_id is None else ConnectionId(node_id)
+        return None if node_id is None else data_connection(node_id)
 
     def _open_lanes(self, count: int, now_ms: int) -> None:
         """Begin to connect, so that look-ups are spread over the brokers."""
