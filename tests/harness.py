@@ -9,9 +9,9 @@
     harness.run_until(future.done)
 
 `step` is what the I/O thread does in one turn: events that are due, one `run_once`, delivery
-callbacks. `run_until` takes steps, and moves the clock to the next thing due when nothing is left
-to do now. Nothing here sleeps; a producer that would wait for ever fails the test with what it
-still waits for.
+callbacks, compression. `run_until` takes steps, and moves the clock to the next thing due when
+nothing is left to do now. Nothing here sleeps; a producer that would wait for ever fails the test
+with what it still waits for.
 """
 
 from __future__ import annotations
@@ -130,6 +130,9 @@ class CoreHarness:
         self._due_ms = self.now_ms + delay_ms
         if self.is_running_callbacks:
             self.run_callbacks()
+        for full in self.core.take_full_batches():
+            full.compress()
+            self._due_ms = self.now_ms
         return delay_ms
 
     def run_callbacks(self) -> int:

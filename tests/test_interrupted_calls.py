@@ -49,6 +49,7 @@ SETTINGS = {
     "buffer_memory": 40_000,
     "batch_size": 16_384,
 }
+SMALL_GZIP = {"compression_type": "gzip", "batch_size": 1_000, "linger_ms": 50}
 WAYS = ("repeat", "commit", "abort", "close")
 
 
@@ -91,6 +92,13 @@ class ModelProducer:
         for partition in (0, 1):
             self.client.plan(RequestFault.ANSWER_SLOW, ApiKey.PRODUCE, 5)
             self.one.send("topic", VALUE, partition=partition)
+        return self
+
+    def filled(self):
+        """Write batches that are full, and are compressed meanwhile."""
+        self.begun()
+        for number in range(6):
+            self.one.send("topic", random.Random(number).randbytes(900), partition=0)
         return self
 
     def outside(self):
@@ -159,6 +167,14 @@ CALLS = {
     ),
     "commit": (
         lambda version: ModelProducer(version).written(),
+        lambda run: run.one.commit_transaction(),
+    ),
+    "send after a full batch": (
+        lambda version: ModelProducer(version, **SMALL_GZIP).filled(),
+        lambda run: run.one.send("topic", b"interrupted", partition=0),
+    ),
+    "commit of full batches": (
+        lambda version: ModelProducer(version, **SMALL_GZIP).filled(),
         lambda run: run.one.commit_transaction(),
     ),
     "abort": (

@@ -66,7 +66,8 @@ class FakeCore:
         self.steps = 0
         self.callbacks = []
         self.full = []
-        self.newest = []
+        self.lent = []
+        self.awaits_codec = False
         self.forced = False
         self.on_step = lambda: None
         self.threads = set()
@@ -90,8 +91,8 @@ class FakeCore:
         batches, self.full = self.full, []
         return batches
 
-    def take_newest_full_batch(self):
-        return self.newest.pop() if self.newest else None
+    def lend_full_batch(self, now_ms):
+        return self.lent.pop() if self.lent else None
 
     def take_callbacks(self):
         batches, self.callbacks = self.callbacks, []
@@ -216,7 +217,9 @@ class FakeFullBatch:
             raise self._error
 
 
-def test_full_batches_are_compressed_before_the_step_and_without_the_lock(io, core):
+def test_full_batches_are_compressed_after_the_step_without_the_lock_and_the_next_follows(
+    io, core
+):
     batch = FakeFullBatch(io)
     seen_by_step = []
     with io.lock:
@@ -224,8 +227,19 @@ def test_full_batches_are_compressed_before_the_step_and_without_the_lock(io, co
         core.on_step = lambda: seen_by_step.append(list(batch.seen))
         io.poke()
 
-    assert io.wait_until(lambda: bool(seen_by_step), PATIENCE_S)
-    assert batch.seen == seen_by_step[0] == [(True, False)]
+    assert io.wait_until(lambda: len(seen_by_step) > 1, PATIENCE_S)
+    assert seen_by_step == [[], [(True, False)]]
+
+
+def test_full_batches_are_compressed_in_a_turn_with_callbacks_too(io, core):
+    batch, seen_before = FakeFullBatch(io), []
+    due = Callback(lambda: seen_before.append(list(batch.seen)))
+    with io.lock:
+        core.full, core.callbacks = [batch], [due]
+        io.poke()
+
+    assert io.wait_until(lambda: bool(batch.seen), PATIENCE_S)
+    assert seen_before == [[]]
 
 
 def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io, core):
@@ -242,14 +256,25 @@ def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io
 
 def test_a_thread_that_waits_compresses_meanwhile_without_the_lock(io, core):
     broken, batch = FakeFullBatch(io, MemoryError()), FakeFullBatch(io)
-    core.newest = [batch, broken]
+    core.lent = [batch, broken]
 
     assert io.wait_until(lambda: bool(batch.seen), PATIENCE_S)
     assert batch.seen == broken.seen == [(False, False)]
 
 
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_a_thread_that_has_compressed_a_batch_wakes_the_loop_if_that_waits_for_it(
+    io, client, core, is_awaited
+):
+    core.lent = [batch := FakeFullBatch(io)]
+    core.awaits_codec = is_awaited
+
+    assert io.wait_until(lambda: bool(batch.seen), PATIENCE_S)
+    assert client.wakeups == is_awaited
+
+
 def test_a_thread_whose_time_is_up_compresses_no_more(io, core):
-    core.newest = [batch := FakeFullBatch(io)]
+    core.lent = [batch := FakeFullBatch(io)]
 
     assert not io.wait_until(lambda: False, 0)
     assert not batch.seen

@@ -435,7 +435,7 @@ def test_a_close_while_a_record_waits_raises_and_leaves_the_transaction_alone():
 
 
 @pytest.mark.parametrize("is_compressed_before", [False, True])
-def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them(
+def test_full_batches_may_be_compressed_before_the_first_step_that_can_send_them(
     is_compressed_before,
 ):
     harness = with_three_partitions(batch_size=2_000, compression_type="gzip", linger_ms=1_000)
@@ -443,19 +443,21 @@ def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them
     futures = [harness.send(value=b"x" * 900, partition=0) for _ in range(5)]
     assert harness.core.has_full_batches
     if is_compressed_before:
-        newest = harness.core.take_newest_full_batch()  # as a thread does that waits
-        newest.compress()
+        lent = harness.core.lend_full_batch(0)  # to a thread that waits
+        harness.core.run_once(0)
+        assert harness.core.awaits_codec
+        lent.compress()
         while harness.core.has_full_batches:
             for sealed in harness.core.take_full_batches():
-                assert sealed is not newest
+                assert sealed is not lent
                 sealed.compress()
         assert not harness.core.has_full_batches
     harness.run_for(1_500)
     sent = [len(batch.records) for batch in harness.sent_batches()]
     assert sum(sent) == len(futures)
     assert len(sent) > 1
-    assert not harness.core.take_full_batches()  # nor those that were sent without
-    assert not harness.core._accumulator._compressing
+    assert not harness.core.has_full_batches
+    assert not harness.core._accumulator.full_batches._sealed
 
 
 def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_queue():

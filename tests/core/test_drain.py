@@ -36,6 +36,41 @@ def test_a_full_batch_or_a_second_one_is_ready_at_once():
     assert scene.ready() == {0}
 
 
+def test_a_full_batch_stays_until_it_is_compressed_and_the_others_of_its_broker_go():
+    scene = Scene(batch_size=300, compression_type="gzip")
+    scene.append(TP2)
+    scene.accumulator.begin_flush()
+    scene.append(value=b"x" * 200)
+    scene.append(value=b"x" * 200)
+    full = head(scene.accumulator)
+    assert [batch.topic_partition for batch in scene.drain()] == [TP2]
+    assert scene.ready() == set()
+
+    (sealed,) = scene.accumulator.full_batches.take()
+    sealed.compress()
+
+    assert scene.drain() == [full]
+
+
+def test_a_batch_that_a_thread_compresses_is_waited_for_and_not_for_ever():
+    scene = Scene(batch_size=300, compression_type="gzip")
+    scene.append(value=b"x" * 200)
+    scene.append(value=b"x" * 200)
+    full = head(scene.accumulator)
+    assert not scene.accumulator.full_batches.is_awaited
+    sealed = scene.accumulator.full_batches.lend(0)
+
+    assert scene.check(40).next_check_delay_ms == 60
+    assert scene.accumulator.full_batches.is_awaited
+    assert scene.ready(99) == set()
+    assert scene.ready(100) == {0}  # that thread may have been interrupted
+    scene.accumulator.settle_compressed()  # as each step begins
+    assert not scene.accumulator.full_batches.is_awaited
+    sealed.compress()
+    assert scene.ready(40) == {0}
+    assert scene.drain(now_ms=40) == [full]
+
+
 @pytest.mark.conformance("5.07")
 @pytest.mark.trap(38)
 def test_flush_completion_close_and_waiting_for_memory_end_linger():

@@ -25,6 +25,7 @@ from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.batches.partition_queues import is_before
 from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._core.metadata import NEVER_MS
 from txnproducer.errors import IllegalStateError, KafkaError, TransactionAbortedError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
@@ -775,8 +776,8 @@ def test_batches_without_room_are_there_to_be_compressed_ahead_oldest_first():
     fill(accumulator, TP1)
 
     heads = [head(accumulator, TP0), head(accumulator, TP1)]
-    assert accumulator.take_full_batches() == records_of(*heads)
-    assert not accumulator.take_full_batches()
+    assert accumulator.full_batches.take() == records_of(*heads)
+    assert not accumulator.full_batches.take()
 
 
 def test_without_a_codec_there_is_nothing_to_compress_ahead():
@@ -786,42 +787,54 @@ def test_without_a_codec_there_is_nothing_to_compress_ahead():
     assert not accumulator.full_batches
 
 
-def test_no_more_is_compressed_ahead_than_a_request_holds():
-    accumulator = compressing(ratio=1.0, max_request_size=1_500)
-    for partition in range(4):
-        fill(accumulator, TopicPartition("topic", partition))
-    heads = [head(accumulator, TopicPartition("topic", partition)) for partition in range(4)]
+def test_about_half_a_request_is_compressed_ahead_at_a_time():
+    accumulator = compressing(ratio=1.0, max_request_size=3_000)
+    fill(accumulator, batches=5)
+    first, second, third, fourth, _ = queued(accumulator)
 
-    assert accumulator.take_full_batches() == records_of(*heads[:2])
-    assert accumulator.take_full_batches() == records_of(*heads[2:])
+    assert accumulator.full_batches.take() == records_of(first, second)  # one is less
+    assert accumulator.full_batches.take() == records_of(third, fourth)
 
 
-def test_one_batch_of_a_partition_is_compressed_ahead_at_a_time():
-    accumulator = compressing(ratio=1.0)
+def test_a_batch_larger_than_half_a_request_is_compressed_ahead_alone():
+    accumulator = compressing(ratio=1.0, max_request_size=1_000)
     fill(accumulator, batches=3)
     first, second, _ = queued(accumulator)
 
-    assert accumulator.take_full_batches() == records_of(first)
-    assert accumulator.take_full_batches() == records_of(second)
+    assert accumulator.full_batches.take() == records_of(first)
+    assert accumulator.full_batches.take() == records_of(second)
 
 
-def test_a_thread_that_waits_for_all_batches_gets_the_one_that_is_sent_last():
+def test_a_thread_that_waits_gets_the_oldest_batches_but_for_the_two_that_are_sent_next():
     accumulator = compressing(ratio=1.0)
-    fill(accumulator, batches=5)
-    first, second, failed, drained, _ = queued(accumulator)
+    fill(accumulator, batches=7)
+    first, second, third, failed, drained, last, _ = queued(accumulator)
     accumulator.close_batch(drained)
     failed.abort(KafkaError("gone"))
 
-    assert accumulator.take_newest_full_batch() is second.builder.seal()
-    assert accumulator.take_full_batches() == records_of(first)
-    assert accumulator.take_newest_full_batch() is None
+    lent = [accumulator.full_batches.lend(0) for _ in range(5)]
+
+    assert lent == [*records_of(third, last, second, first), None]
+    assert not accumulator.full_batches
+
+
+def test_a_batch_is_held_until_the_loop_takes_it_or_for_a_while_if_a_thread_has_it():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator, batches=3)
+    first, second, _ = queued(accumulator)
+    assert accumulator.full_batches.held == {first: NEVER_MS, second: NEVER_MS}
+
+    accumulator.full_batches.lend(1_000)
+    accumulator.full_batches.take()
+
+    assert accumulator.full_batches.held == {second: 1_100}
 
 
 def test_a_batch_drained_while_another_thread_compresses_it_is_sent_as_drained():
     accumulator = compressing(ratio=1.0)
     fill(accumulator)
     batch = head(accumulator)
-    sealed = accumulator.take_newest_full_batch()
+    sealed = accumulator.full_batches.lend(0)
     accumulator.close_batch(batch)
     drained = bytes(batch.builder.build())
 
@@ -839,7 +852,7 @@ def test_a_batch_that_was_drained_or_has_failed_is_not_compressed_ahead():
     accumulator.close_batch(drained)
     failed.abort(KafkaError("gone"))
 
-    assert accumulator.take_full_batches() == records_of(third)
+    assert accumulator.full_batches.take() == records_of(third)
 
 
 def test_records_are_appended_after_a_batch_that_is_compressed_ahead():
@@ -847,7 +860,7 @@ def test_records_are_appended_after_a_batch_that_is_compressed_ahead():
     fill(accumulator)
     first, second = queued(accumulator)
     count = second.record_count
-    (sealed,) = accumulator.take_full_batches()
+    (sealed,) = accumulator.full_batches.take()
 
     append(accumulator, TP0, b"v" * 100)
 
@@ -864,7 +877,7 @@ def test_a_batch_compressed_ahead_gives_back_the_memory_saved_before_it_is_drain
     first, second = queued(accumulator)
     before = accumulator.pool.available_bytes
     assert first.memory_bytes > 1_000
-    for sealed in accumulator.take_full_batches():
+    for sealed in accumulator.full_batches.take():
         sealed.compress()
 
     accumulator.settle_compressed()
@@ -883,7 +896,7 @@ def test_a_batch_whose_codec_failed_ahead_keeps_its_records_until_it_is_drained(
     accumulator = compressing(ratio=0.4)
     fill(accumulator)
     first = head(accumulator)
-    accumulator.take_full_batches()  # and nothing is made of them
+    accumulator.full_batches.take()  # and nothing is made of them
     memory_bytes = first.memory_bytes
 
     accumulator.settle_compressed()
@@ -893,7 +906,7 @@ def test_a_batch_whose_codec_failed_ahead_keeps_its_records_until_it_is_drained(
     accumulator.close_batch(first)
     accumulator.settle_compressed()
     assert first.memory_bytes == 1_000
-    assert not accumulator._compressing
+    assert not accumulator.full_batches._sealed
 
 
 def test_a_batch_begun_with_many_records_has_those_that_fit():

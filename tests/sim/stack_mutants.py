@@ -68,11 +68,11 @@ MUTANTS = (
     Mutant(
         "polling-noted-after-the-release",
         "_shell/io_thread.py",
-        "                self._is_polling = True\n"
+        "                self._is_polling = not full\n"
         "        finally:\n            self.lock.release()\n",
         "                pass\n"
         "        finally:\n            self.lock.release()\n"
-        "        self._is_polling = not batches\n",
+        "        self._is_polling = not batches and not full\n",
         "the loop polls once it has released the lock",
     ),
     Mutant(

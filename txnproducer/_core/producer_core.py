@@ -402,19 +402,25 @@ class ProducerCore(Appender):
 
     @property
     def has_full_batches(self) -> bool:
-        """Whether there are batches to compress. It may be read without the shell's lock."""
+        """Whether there are batches to compress."""
         return bool(self._accumulator.full_batches)
 
     def take_full_batches(self) -> list[SealedRecords]:
         """Return the records of full batches, for the shell to compress without its lock.
 
-        The batches stay in their queues. A step that sends one before compresses it itself.
+        The batches stay in their queues. No step sends one before it was taken, so the shell asks
+        after each step.
         """
-        return self._accumulator.take_full_batches()
+        return self._accumulator.full_batches.take()
 
-    def take_newest_full_batch(self) -> SealedRecords | None:
+    def lend_full_batch(self, now_ms: int) -> SealedRecords | None:
         """Return one batch's records likewise, for another thread than the sender's."""
-        return self._accumulator.take_newest_full_batch()
+        return self._accumulator.full_batches.lend(now_ms)
+
+    @property
+    def awaits_codec(self) -> bool:
+        """Whether the last step has left a full batch, and so needs a wake-up."""
+        return self._accumulator.full_batches.is_awaited
 
     def take_callbacks(self) -> tuple[CallbackBatch, ...]:
         """Return the delivery callbacks that became due. The shell runs them without its lock."""

@@ -180,13 +180,14 @@ class RecordBatchBuilder:
     @property
     def is_full(self) -> bool:
         """Whether the batch is compressed or closed, or has a record and reached its limit."""
-        if self._is_over:
+        if self.is_compressed:
             return True
         # An empty batch takes any record, so it is not full, however low its limit.
         return self.record_count > 0 and self._size_limit_bytes <= self.estimated_size_bytes
 
     @property
-    def _is_over(self) -> bool:
+    def is_compressed(self) -> bool:
+        """Whether the body is compressed, or the batch closed. True at once on another thread."""
         sealed = self._sealed
         return self._buffer is not None or (sealed is not None and sealed.body is not None)
 
@@ -233,7 +234,7 @@ class RecordBatchBuilder:
         missing_bytes = self.size_bytes + record_bytes - self._memory_bytes
         left_bytes = self._size_limit_bytes - self.estimated_size_bytes
         # More memory does not help a batch that is closed, or has no room on the wire.
-        if self._is_over or missing_bytes <= 0 or record_bytes > left_bytes:
+        if self.is_compressed or missing_bytes <= 0 or record_bytes > left_bytes:
             return 0
         growth = max(_LEAST_GROWTH, self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
         unused_bytes = self._memory_bytes - self.size_bytes

@@ -38,7 +38,7 @@ class AskingCore:
     """
 
     needs_wakeup = False
-    has_full_batches = False
+    has_full_batches = awaits_codec = False
 
     def __init__(self, config: ProducerConfig, client: NetworkClient, platform: Platform) -> None:
         self.is_closed = False
@@ -81,7 +81,7 @@ class AskingCore:
         """Return no batch: it writes no records."""
         return ()
 
-    def take_newest_full_batch(self) -> FullBatch | None:
+    def lend_full_batch(self, now_ms: int) -> FullBatch | None:  # noqa: ARG002 - it has none
         """Return no batch."""
         return None
 

@@ -36,15 +36,20 @@ class DrivenCore(Protocol):
 
     @property
     def has_full_batches(self) -> bool:
-        """Whether there are batches to compress. Called without the lock."""
+        """Whether there are batches to compress."""
         ...
 
     def take_full_batches(self) -> Sequence[FullBatch]:
         """Return the full batches, which are then compressed without the lock."""
         ...
 
-    def take_newest_full_batch(self) -> FullBatch | None:
-        """Return the newest full batch, for another thread than the loop's to compress."""
+    def lend_full_batch(self, now_ms: int) -> FullBatch | None:
+        """Return a full batch, for another thread than the loop's to compress."""
+        ...
+
+    @property
+    def awaits_codec(self) -> bool:
+        """Whether the last step has left a batch that was not compressed yet."""
         ...
 
     def take_callbacks(self) -> Sequence[DueCallbacks]:

@@ -10,10 +10,10 @@ Rules:
 * The core is only called with `lock` held. The client's `poll` and users' callbacks are only
   called without it.
 * Each turn of the loop takes the lock once: it handles the events, takes one step and wakes the
-  threads that can go on. Batches to compress add one more: they are compressed before the step,
-  without the lock. Each hand-over of the lock or of the interpreter costs more than the step
-  itself. So an application thread wakes the loop only while the loop sleeps in `poll`, and the
-  loop wakes a waiting thread only when its condition holds.
+  threads that can go on. Full batches are compressed after the step, without the lock, since it
+  sends those that are compressed already. Each hand-over of the lock or of the interpreter costs
+  more than the step itself. So an application thread wakes the loop only while the loop sleeps in
+  `poll`, and the loop wakes a waiting thread only when its condition holds.
 * An exception in a turn is logged and the loop goes on, since other threads wait for it.
 """
 
@@ -107,8 +107,11 @@ class IoThread(Waits):
             self._is_polling = False  # last: an interrupt before must not lose the wake-up
 
     def _take_work(self) -> FullBatch | None:
-        # The newest one: the loop's thread begins with the oldest, which it sends first.
-        return self._driven.take_newest_full_batch()
+        return self._driven.lend_full_batch(self.platform.monotonic_ms())
+
+    def _note_work(self) -> None:
+        if self._driven.awaits_codec:
+            self.poke()
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -261,9 +264,6 @@ class IoThread(Waits):
     def _turn(self, core: DrivenCore, timeout_ms: int) -> int | None:
         """Poll, then let the core work. Return the milliseconds of the next poll, None to end."""
         events = self._client.poll(timeout_ms, self.platform.monotonic_ms())
-        # Before the lock is taken: compression is the longest work of a turn.
-        if core.has_full_batches:
-            self._compress(core)
         now_ms = self.platform.monotonic_ms()
         wake_ms = _LONGEST_POLL_MS
         self.priority.take_first(self.lock)  # not `with`: threads that only send give way to it
@@ -278,29 +278,27 @@ class IoThread(Waits):
             # Due callbacks run first: a flush or a commit is done only after them, and the loop
             # must not end before.
             batches = self._take_callbacks(core)
+            full = core.take_full_batches() if core.has_full_batches else ()
             if not batches:
                 self.notify()
                 if core.is_closed:
                     return None
                 # From the release of the lock on, `poke` has to end the poll that follows.
-                self._is_polling = True
+                self._is_polling = not full
         finally:
             self.lock.release()
         if batches:
             self.callbacks.run(core, batches, self.notify)
-            return 0  # no sleep: while the callbacks ran, a `poke` did not wake the loop
+        for batch in full:
+            compress(batch, self._thread.name)
+        if batches or full:
+            return 0  # no sleep: during this work a `poke` did not wake the loop
         return max(0, min(due_ms, wake_ms, _LONGEST_POLL_MS))
 
     def _take_callbacks(self, core: DrivenCore) -> Sequence[DueCallbacks]:
         callbacks = core.take_callbacks()
         due = self.done_callbacks.take()
         return [*callbacks, *due] if due else callbacks
-
-    def _compress(self, core: DrivenCore) -> None:
-        with self.lock:
-            full = core.take_full_batches()
-        for batch in full:
-            compress(batch, self._thread.name)
 
     def _handle_event(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
         try:

@@ -60,6 +60,10 @@ class Waits:
         """Return a full batch that the calling thread may compress. Call with `lock` held."""
         raise NotImplementedError
 
+    def _note_work(self) -> None:
+        """Wake the loop if it waits for the batch that was compressed. Call with `lock` held."""
+        raise NotImplementedError
+
     def notify(self) -> None:
         """Wake each waiting thread if its condition holds. Call with `lock` held."""
         is_any_abandoned = False
@@ -115,9 +119,12 @@ class Waits:
                     self._waits.remove(wait)
 
     def _wait(self, wait: WaitingThread, deadline: float) -> bool:
+        batch: FullBatch | None = None
         while True:
             self.refuse_in_fork()  # a signal handler may have forked during the sleep
             with self.lock:
+                if batch is not None:
+                    self._note_work()
                 if wait.is_done():
                     return True
                 left = deadline - self.platform.monotonic_s()

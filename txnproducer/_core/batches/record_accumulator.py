@@ -17,11 +17,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
+from txnproducer._core.batches.full_batches import FullBatches
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
 from txnproducer._core.batches.partitioner import BuiltInPartitioner
 from txnproducer._core.batches.producer_batch import ProducerBatch, place_in_line
@@ -39,7 +39,6 @@ from txnproducer._protocol.rng import Rng
 from txnproducer._record.batch_builder import RecordBatchBuilder
 from txnproducer._record.format import Header
 from txnproducer._record.implementation import RecordBuffer
-from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
 
@@ -74,7 +73,7 @@ class RecordAccumulator:
     Attributes:
         active: the queues that are not empty, least recently served first.
         callbacks: batches of delivery callbacks that the shell has not taken yet.
-        full_batches: those to be compressed that have no room for more, oldest first.
+        full_batches: those to be compressed that have no room for more.
         busy_nodes: brokers that had data ready and took none in the sender's last step, since
             they owe answers; one of these wakes the sender.
     """
@@ -85,9 +84,9 @@ class RecordAccumulator:
         self.topics: dict[str, TopicQueues] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
         self.callbacks: list[CallbackBatch] = []
-        self.full_batches: deque[ProducerBatch] = deque()
+        # Half a request of them is compressed between two steps.
+        self.full_batches = FullBatches(options.max_request_size // 2)
         self.busy_nodes: set[int] = set()
-        self._compressing: list[ProducerBatch] = []
         self.is_closed = False
         self._waiter = waiter
         self._rng = rng
@@ -255,64 +254,14 @@ class RecordAccumulator:
         queue.close_open_batch()
         # The loop compresses it ahead, without the lock.
         if self.is_compressing:
-            self.full_batches.append(batch)
+            self.full_batches.add(batch)
         return None
-
-    def take_full_batches(self) -> list[SealedRecords]:
-        """Return the records of full batches to compress, at most as many as a request may hold.
-
-        No records are appended to them any more, so that `compress` needs no lock.
-        """
-        taken: list[SealedRecords] = []
-        places: set[TopicPartition] = set()
-        size_bytes = 0
-        full = self.full_batches
-        # Batches beyond one request would only delay the step that sends it.
-        while full and size_bytes < self.options.max_request_size:
-            if full[0].topic_partition in places:
-                break  # a request has one batch of a partition; this one is for the next request
-            batch = full.popleft()
-            sealed = self._seal(batch)
-            if sealed is not None:
-                places.add(batch.topic_partition)
-                size_bytes += batch.estimated_size_bytes
-                taken.append(sealed)
-        return taken
-
-    def take_newest_full_batch(self) -> SealedRecords | None:
-        """Return the records of the newest full batch, for a waiting thread to compress.
-
-        That batch is sent last, so the sender's thread does not need it soon. If it is drained
-        meanwhile, both threads compress it, and the sender's bytes are sent.
-        """
-        while self.full_batches:
-            sealed = self._seal(self.full_batches.pop())
-            if sealed is not None:
-                return sealed
-        return None
-
-    def _seal(self, batch: ProducerBatch) -> SealedRecords | None:
-        if batch.is_closed or batch.is_done:  # it was drained, or has failed
-            return None
-        sealed = batch.builder.seal()
-        self._compressing.append(batch)
-        return sealed
 
     def settle_compressed(self) -> None:
-        """Free the uncompressed bytes of batches that were compressed meanwhile.
-
-        A batch whose codec failed stays as it is until it is drained, or ends otherwise.
-        """
-        left: list[ProducerBatch] = []
-        for batch in self._compressing:
-            if batch.is_closed or batch.is_done:
-                continue
-            if batch.builder.settle():
-                # At once, or all batches that wait for a slow broker would be held twice.
-                self._give_back_saved(batch)
-            else:
-                left.append(batch)
-        self._compressing = left
+        """Free the uncompressed bytes of batches that were compressed meanwhile."""
+        for batch in self.full_batches.settle():
+            # At once, or all batches that wait for a slow broker would be held twice.
+            self._give_back_saved(batch)
 
     def give_up(self, ticket: MemoryTicket | None) -> None:
         """Leave the queue for memory."""

@@ -7,6 +7,8 @@ Rules:
 * A batch is numbered when it is drained, never before: without a number it was never sent.
 * Its bytes are finished before it is numbered. If that fails, as for lack of memory, this batch
   fails alone, and those drained with it go on. (In Java all of them are stranded.)
+* A full batch that is not compressed yet stays in its queue (see `FullBatches`). Others, as those
+  of a flush or a commit, are compressed as they are drained.
 * A gated partition is passed over and the others go on. (Java stops draining the whole broker
   there and begins with the same partition next time, so that one waiting partition starves its
   neighbours.)
@@ -95,6 +97,7 @@ def check_ready(
     # A hurry concerns all queues, so it is looked up once: a producer may have thousands of them.
     is_hurried: bool | None = None
     linger_ms = accumulator.options.linger_ms
+    full = accumulator.full_batches
     for place, queue in accumulator.active.items():
         leader_id, leader_epoch = metadata.leader_of(place)
         # Without an address nothing can be sent, even if the leader's id is known.
@@ -106,7 +109,9 @@ def check_ready(
         head = queue.batches[0]
         # Before the backoff is asked for: a new leader ends it.
         head.maybe_update_leader_epoch(leader_epoch)
-        wait_ms = head.backoff_left_ms(now_ms)
+        # A batch that is held was never sent, so it has no backoff.
+        is_held = head in full.held
+        wait_ms = full.wait_ms(head, now_ms) if is_held else head.backoff_left_ms(now_ms)
         if not wait_ms:
             if identity is not None and is_gated(head, identity):
                 continue

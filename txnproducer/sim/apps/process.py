@@ -35,6 +35,7 @@ Script: TypeAlias = Generator[tuple[Condition, int], bool, Any]
 FOR_EVER_MS = 1 << 40
 # A core that asks for more turns than this at one moment does nothing in them.
 _SPINNING = 500
+_LENT_IN_VAIN = 4
 # Condition variables wake without a reason, and a wait has to look again.
 _LOOK_TOO_EARLY_EACH = 5
 
@@ -245,7 +246,8 @@ class Process:
         self.network = SimNetwork(self.world, self.name, self.incarnation, self.rng, self.config)
         self.network.on_event = self.poke
         self.core = ProducerCore(self.config, self.network, self, self.rng, self.now_ms)
-        self._full_batches: list[SealedRecords] = []
+        self._lent: SealedRecords | None = None
+        self._lent_batches = 0
 
     def start(self) -> None:
         """Run the application."""
@@ -320,13 +322,10 @@ class Process:
 
     def _turn(self, now_ms: int) -> int:
         core, network = self.core, self.network
-        # Compress the batches of the last turn only now, as if it had taken until now.
-        for full in self._full_batches:
-            full.compress()
-        self._full_batches = core.take_full_batches()
-        newest = core.take_newest_full_batch()  # as a waiting thread does
-        if newest is not None:
-            self._full_batches.append(newest)
+        # Only now, as if a waiting thread had taken until now.
+        if self._lent is not None:
+            self._lent.compress()
+            self._lent = None
         # Events that arrive while these are handled belong to the next turn.
         events, network.inbox = network.inbox, []
         for event in events:
@@ -334,6 +333,10 @@ class Process:
         # Before the turn: what wakes the core during it needs another turn.
         core.needs_wakeup = False
         delay_ms = core.run_once(now_ms)
+        full = core.take_full_batches()
+        for sealed in full:
+            sealed.compress()
+        self._lend(now_ms)
         # At once: the state of the coordinator, which excuses some ends, goes on changing.
         if self.has_failed and not self._has_ended:
             self._has_ended = True
@@ -344,7 +347,15 @@ class Process:
             batch.on_finished()
         self._resume(now_ms)
         # Callbacks and scripts may call the core, and a new core has not had a turn.
-        return 0 if batches or self.core is not core else delay_ms
+        is_busy = bool(batches or full or self._lent)
+        return 0 if is_busy or self.core is not core else delay_ms
+
+    def _lend(self, now_ms: int) -> None:
+        """Lend a full batch, as to a waiting thread. Each fourth one is interrupted."""
+        lent = self.core.lend_full_batch(now_ms)
+        if lent is not None:
+            self._lent_batches += 1
+            self._lent = lent if self._lent_batches % _LENT_IN_VAIN else None
 
     def _resume(self, now_ms: int) -> None:
         while self._script is not None:

@@ -12,7 +12,6 @@ cdef class RecordAccumulator:
     cdef public list callbacks
     cdef public object full_batches
     cdef public set busy_nodes
-    cdef public list _compressing
     cdef public bint is_closed
     cdef public object _waiter
     cdef public object _rng
