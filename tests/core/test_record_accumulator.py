@@ -293,9 +293,8 @@ def test_a_batch_aborted_on_the_wire_keeps_its_memory_until_the_answer():
 
 def compressing(ratio=0.05, **options):
     """Return an accumulator whose batches are expected to become much smaller."""
-    accumulator = make_accumulator(
-        compression_type="gzip", **{"batch_size": 1_000, "buffer_memory": 10_000, **options}
-    )
+    settings = {"batch_size": 1_000, "buffer_memory": 10_000, "compression_type": "gzip"}
+    accumulator = make_accumulator(**settings | options)
     accumulator.topic_queues("topic").compression_ratio = ratio
     return accumulator
 
@@ -788,12 +787,21 @@ def test_without_a_codec_there_is_nothing_to_compress_ahead():
 
 
 def test_about_half_a_request_is_compressed_ahead_at_a_time():
-    accumulator = compressing(ratio=1.0, max_request_size=3_000)
+    accumulator = compressing(ratio=1.0, max_request_size=3_000, compression_type="lz4")
     fill(accumulator, batches=5)
     first, second, third, fourth, _ = queued(accumulator)
 
     assert accumulator.full_batches.take() == records_of(first, second)  # one is less
     assert accumulator.full_batches.take() == records_of(third, fourth)
+
+
+def test_less_is_compressed_ahead_by_gzip():
+    accumulator = compressing(ratio=1.0, max_request_size=8_000)
+    fill(accumulator, batches=3)
+    first, second, _ = queued(accumulator)
+
+    assert accumulator.full_batches.take() == records_of(first)
+    assert accumulator.full_batches.take() == records_of(second)
 
 
 def test_a_batch_larger_than_half_a_request_is_compressed_ahead_alone():
