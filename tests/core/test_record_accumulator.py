@@ -786,31 +786,18 @@ def test_without_a_codec_there_is_nothing_to_compress_ahead():
     assert not accumulator.full_batches
 
 
-def test_about_half_a_request_is_compressed_ahead_at_a_time():
-    accumulator = compressing(ratio=1.0, max_request_size=3_000, compression_type="lz4")
-    fill(accumulator, batches=5)
-    first, second, third, fourth, _ = queued(accumulator)
-
-    assert accumulator.full_batches.take() == records_of(first, second)  # one is less
-    assert accumulator.full_batches.take() == records_of(third, fourth)
+LARGE = {"batch_size": 65_536, "buffer_memory": 1_000_000, "max_request_size": 1_000_000}
 
 
-def test_less_is_compressed_ahead_by_gzip():
-    accumulator = compressing(ratio=1.0, max_request_size=8_000)
-    fill(accumulator, batches=3)
-    first, second, _ = queued(accumulator)
+@pytest.mark.parametrize(("codec", "count"), [("lz4", 9), ("zstd", 9), ("gzip", 2)])
+def test_half_a_megabyte_is_compressed_ahead_at_a_time_and_less_by_gzip(codec, count):
+    accumulator = compressing(1.0, compression_type=codec, **LARGE)
+    while len(queued(accumulator)) < 12:
+        append(accumulator, TP0, b"v" * 29_000)
+    batches = queued(accumulator)
 
-    assert accumulator.full_batches.take() == records_of(first)
-    assert accumulator.full_batches.take() == records_of(second)
-
-
-def test_a_batch_larger_than_half_a_request_is_compressed_ahead_alone():
-    accumulator = compressing(ratio=1.0, max_request_size=1_000)
-    fill(accumulator, batches=3)
-    first, second, _ = queued(accumulator)
-
-    assert accumulator.full_batches.take() == records_of(first)
-    assert accumulator.full_batches.take() == records_of(second)
+    assert accumulator.full_batches.take() == records_of(*batches[:count])
+    assert accumulator.full_batches.take() == records_of(*batches[count:-1][:count])
 
 
 def test_a_thread_that_waits_gets_the_oldest_batches_but_for_the_two_that_are_sent_next():

@@ -21,6 +21,11 @@ from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._record.sealed_records import SealedRecords
 
+# What is compressed between two steps, by its size on the wire. A turn of the sender's thread
+# costs as much as a codec takes for a small batch. With more than this, answers would wait for
+# longer than 5 ms. (zstd takes that long, and gzip ten times as long for the same bytes.)
+_BYTES_PER_TURN: Final = 524_288
+_BYTES_OF_GZIP: Final = 65_536
 # A waiting thread does not take these, because the sender's thread comes to them sooner.
 _LEFT_TO_SENDER: Final = 2
 # How long a step leaves a batch to a waiting thread. A codec takes less for a batch of 1 MB.
@@ -31,16 +36,15 @@ class FullBatches:
     """The batches that have no room for more records and are not compressed.
 
     Args:
-        bytes_per_turn: about so many bytes, as they are on the wire, are compressed between two
-            steps.
+        codec: the name of the codec.
 
     Attributes:
         held: for each batch that a step may have to leave, until when.
         is_awaited: whether the present step has left a batch.
     """
 
-    def __init__(self, bytes_per_turn: int) -> None:
-        self._bytes_per_turn = bytes_per_turn
+    def __init__(self, codec: str) -> None:
+        self._bytes_per_turn = _BYTES_OF_GZIP if codec == "gzip" else _BYTES_PER_TURN
         self._waiting: deque[ProducerBatch] = deque()
         self._sealed: list[ProducerBatch] = []
         self.held: dict[ProducerBatch, int] = {}
@@ -61,8 +65,6 @@ class FullBatches:
         No records are appended to them any more, so that `compress` needs no lock.
         """
         taken: list[SealedRecords] = []
-        # A turn of the sender's thread costs as much as a codec takes for a small batch. With more
-        # than this in one turn, answers would wait for long.
         left_bytes = self._bytes_per_turn
         while self._waiting and left_bytes > 0:
             batch = self._waiting.popleft()

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.batches.full_batches import FullBatches
@@ -42,9 +41,6 @@ from txnproducer._record.format import Header
 from txnproducer._record.implementation import RecordBuffer
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
-
-# Half a request is compressed between two steps, and less by gzip, which takes ten times as long.
-_PARTS_OF_REQUEST: Final = {"gzip": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +84,7 @@ class RecordAccumulator:
         self.topics: dict[str, TopicQueues] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
         self.callbacks: list[CallbackBatch] = []
-        parts = _PARTS_OF_REQUEST.get(options.compression_type, 2)
-        self.full_batches = FullBatches(options.max_request_size // parts)
+        self.full_batches = FullBatches(options.compression_type)
         self.busy_nodes: set[int] = set()
         self.is_closed = False
         self._waiter = waiter
