@@ -242,6 +242,21 @@ def test_full_batches_are_compressed_in_a_turn_with_callbacks_too(io, core):
     assert seen_before == [[]]
 
 
+def test_callbacks_run_where_the_full_batches_cannot_be_taken(io, core, monkeypatch):
+    due = Callback(lambda: None)
+
+    def fail():
+        core.full = []
+        raise MemoryError
+
+    monkeypatch.setattr(core, "take_full_batches", fail)
+    with io.lock:
+        core.full, core.callbacks = [FakeFullBatch(io)], [due]
+        io.poke()
+
+    assert io.wait_until(lambda: due.is_finished, PATIENCE_S)
+
+
 def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io, core):
     broken, next_one = FakeFullBatch(io, MemoryError()), FakeFullBatch(io)
     with io.lock:

@@ -63,12 +63,38 @@ def test_a_batch_that_a_thread_compresses_is_waited_for_and_not_for_ever():
     assert scene.check(40).next_check_delay_ms == 60
     assert scene.accumulator.full_batches.is_awaited
     assert scene.ready(99) == set()
-    assert scene.ready(100) == {0}  # that thread may have been interrupted
+    assert not scene.accumulator.full_batches
+    assert scene.ready(100) == set()  # that thread may have been interrupted
+    assert scene.accumulator.full_batches.take() == [sealed]
     scene.accumulator.settle_compressed()  # as each step begins
     assert not scene.accumulator.full_batches.is_awaited
     sealed.compress()
-    assert scene.ready(40) == {0}
-    assert scene.drain(now_ms=40) == [full]
+    assert scene.ready(100) == {0}
+    assert scene.drain(now_ms=100) == [full]
+
+
+def test_a_batch_of_a_thread_that_was_interrupted_is_sent_and_backs_off_like_others(monkeypatch):
+    scene = Scene(batch_size=300, compression_type="gzip")
+    scene.append(value=b"x" * 200)
+    scene.append(value=b"x" * 200)
+    full_batches, batch = scene.accumulator.full_batches, head(scene.accumulator)
+
+    def interrupt(batch):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(full_batches, "_seal", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            full_batches.lend(0)
+    assert scene.ready(100) == set()
+    (sealed,) = full_batches.take()
+    sealed.compress()
+    assert scene.drain(now_ms=100) == [batch]
+    scene.accumulator.reenqueue(batch, 100)
+    scene.accumulator.settle_compressed()
+    assert not full_batches.held
+    assert scene.ready(150) == set()
+    assert scene.ready(300) == {0}
 
 
 @pytest.mark.conformance("5.07")

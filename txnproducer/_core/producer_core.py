@@ -419,8 +419,8 @@ class ProducerCore(Appender):
 
     @property
     def awaits_codec(self) -> bool:
-        """Whether the last step has left a full batch, and so needs a wake-up."""
-        return self._accumulator.full_batches.is_awaited
+        """Whether a step is due once a batch was compressed: it sends it, or frees its memory."""
+        return self._accumulator.full_batches.is_awaited or bool(self._accumulator.pool.waiting)
 
     def take_callbacks(self) -> tuple[CallbackBatch, ...]:
         """Return the delivery callbacks that became due. The shell runs them without its lock."""

@@ -49,7 +49,7 @@ class DrivenCore(Protocol):
 
     @property
     def awaits_codec(self) -> bool:
-        """Whether the last step has left a batch that was not compressed yet."""
+        """Whether a step is due once a batch was compressed."""
         ...
 
     def take_callbacks(self) -> Sequence[DueCallbacks]:

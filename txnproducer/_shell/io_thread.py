@@ -275,10 +275,11 @@ class IoThread(Waits):
                 wake_ms = self._go_on_closing(core, now_ms)
             core.needs_wakeup = False  # the step below sees all work that was asked for
             due_ms = core.run_once(now_ms)
+            # Before the callbacks are taken: this may raise for lack of memory.
+            full = core.take_full_batches() if core.has_full_batches else ()
             # Due callbacks run first: a flush or a commit is done only after them, and the loop
             # must not end before.
             batches = self._take_callbacks(core)
-            full = core.take_full_batches() if core.has_full_batches else ()
             if not batches:
                 self.notify()
                 if core.is_closed:

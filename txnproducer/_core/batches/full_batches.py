@@ -28,7 +28,7 @@ _BYTES_PER_TURN: Final = 524_288
 _BYTES_OF_GZIP: Final = 65_536
 # A waiting thread does not take these, because the sender's thread comes to them sooner.
 _LEFT_TO_SENDER: Final = 2
-# How long a step leaves a batch to a waiting thread. A codec takes less for a batch of 1 MB.
+# How long a batch is left to a waiting thread. After that the sender's thread compresses it, too.
 _LENT_MS: Final = 100
 
 
@@ -89,20 +89,21 @@ class FullBatches:
         return None
 
     def _seal(self, batch: ProducerBatch) -> SealedRecords | None:
-        if batch.is_closed or batch.is_done:  # it was drained after an interrupt, or has failed
-            self.held.pop(batch, None)
-            return None
-        sealed = batch.builder.seal()
+        # Whatever comes, `settle` forgets it in the end.
         self._sealed.append(batch)
-        return sealed
+        # It was drained after an interrupt, or has failed.
+        return None if batch.is_closed or batch.is_done else batch.builder.seal()
 
     def wait_ms(self, batch: ProducerBatch, now_ms: int) -> int:
         """Return for how long a step must leave a batch that is held; 0 if it may send it."""
-        left_ms = self.held[batch] - now_ms
-        if left_ms <= 0 or batch.builder.is_compressed:
+        if batch.builder.is_compressed:
             return 0
         self.is_awaited = True
-        return left_ms
+        if self.held[batch] <= now_ms:
+            # The thread may have been interrupted. If it has not, both compress, without the lock.
+            self._waiting.appendleft(batch)
+            self.held[batch] = NEVER_MS
+        return self.held[batch] - now_ms
 
     def settle(self) -> list[ProducerBatch]:
         """Return the batches that were compressed since the last step, without their records.
