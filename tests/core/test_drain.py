@@ -73,6 +73,20 @@ def test_a_batch_that_a_thread_compresses_is_waited_for_and_not_for_ever():
     assert scene.drain(now_ms=100) == [full]
 
 
+def test_a_batch_that_a_thread_has_compressed_goes_at_once():
+    scene = Scene(batch_size=300, compression_type="gzip")
+    scene.append(value=b"x" * 200)
+    scene.append(value=b"x" * 200)
+    full = head(scene.accumulator)
+    sealed = scene.accumulator.full_batches.lend(0)
+    assert sealed is not None
+    sealed.compress()
+
+    assert scene.drain(now_ms=1) == [full]
+    scene.accumulator.settle_compressed()
+    assert not scene.accumulator.full_batches.held
+
+
 def test_a_batch_of_a_thread_that_was_interrupted_is_sent_and_backs_off_like_others(monkeypatch):
     scene = Scene(batch_size=300, compression_type="gzip")
     scene.append(value=b"x" * 200)

@@ -347,7 +347,8 @@ class ProducerCore(Appender):
         self._act_as_sender(now_ms)
         try:
             # Before the step, which may use the memory that this frees.
-            self._accumulator.settle_compressed()
+            if self._accumulator.is_compressing:
+                self._accumulator.settle_compressed()
             # Likewise, since it may send their batches again at once.
             if self._requests.unsent:
                 self._requests.end_unsent(now_ms)
@@ -403,7 +404,8 @@ class ProducerCore(Appender):
     @property
     def has_full_batches(self) -> bool:
         """Whether there are batches to compress."""
-        return bool(self._accumulator.full_batches)
+        # Each turn asks, and most producers have no codec.
+        return self._accumulator.is_compressing and bool(self._accumulator.full_batches)
 
     def take_full_batches(self) -> list[SealedRecords]:
         """Return the records of full batches, for the shell to compress without its lock.
