@@ -523,3 +523,11 @@ def test_a_record_that_finds_no_memory_wakes_the_sender():
     assert not harness.core.needs_wakeup
     assert isinstance(harness.try_send(value=b"x" * 16_000, partition=0), AppendBlocked)
     assert harness.core.needs_wakeup
+
+
+def test_a_step_is_due_once_a_batch_is_compressed_if_a_record_waits_for_memory():
+    harness = with_three_partitions(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    assert not harness.core.awaits_codec
+    harness.try_send(partition=1)
+    assert harness.core.awaits_codec
