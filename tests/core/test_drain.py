@@ -73,6 +73,18 @@ def test_a_batch_that_a_thread_compresses_is_waited_for_and_not_for_ever():
     assert scene.drain(now_ms=100) == [full]
 
 
+def test_a_step_that_leaves_a_batch_is_not_the_last_one():
+    scene = Scene(batch_size=300, compression_type="gzip")
+    scene.append(value=b"x" * 200)
+    scene.append(value=b"x" * 200)
+    # A thread may take the batch after this step, and be interrupted: it wakes nobody then.
+    assert scene.check(0).next_check_delay_ms == 100
+    assert scene.accumulator.full_batches.lend(30)
+    assert scene.check(100).next_check_delay_ms == 30
+    assert scene.check(130).next_check_delay_ms == 100
+    assert scene.accumulator.full_batches.take()
+
+
 def test_a_batch_that_a_thread_has_compressed_goes_at_once():
     scene = Scene(batch_size=300, compression_type="gzip")
     scene.append(value=b"x" * 200)

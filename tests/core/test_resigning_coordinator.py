@@ -134,6 +134,22 @@ def test_a_coordinator_that_was_away_after_its_refusal_is_doubted(is_commit):
 
 
 @either_end
+@pytest.mark.parametrize("failure", [ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT])
+def test_a_coordinator_that_was_lost_after_its_refusal_is_doubted(is_commit, failure):
+    driver, end = ending(is_commit)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    look_up(driver, NODE)
+    driver.take()
+    driver.fail(failure)
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert not end.is_completed
+    look_up(driver, NODE)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    assert end.is_successful
+
+
+@either_end
 def test_concurrent_transactions_does_not_take_a_fence_back(is_commit):
     driver, end = ending(is_commit)
     driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)

@@ -881,6 +881,21 @@ MUTANTS = (
         "        if manager is not None:\n",
         "what an exception has left half-way is its own call's to finish",
     ),
+    # --- compression beside the lock -----------------------------------------------------------
+    Mutant(
+        "lent-batches-are-held-for-ever",
+        "_core/batches/full_batches.py",
+        "self.held[batch] = now_ms + _LENT_MS",
+        "self.held[batch] = NEVER_MS",
+        "a thread that has a batch to compress will compress it",
+    ),
+    Mutant(
+        "a-step-leaves-a-batch-for-good",
+        "_core/batches/full_batches.py",
+        "min(self.held[batch] - now_ms, _LENT_MS)",
+        "self.held[batch] - now_ms",
+        "whoever takes the batch will tell",
+    ),
 )
 
 # Names that a mutant's text may need besides.

@@ -253,6 +253,18 @@ def test_one_refusal_of_each_of_two_brokers_does_not_count():
     assert isinstance(request.error, ProducerFencedError)
 
 
+def test_one_refusal_before_and_one_after_a_lost_answer_do_not_count():
+    request = EndRequest(a_lease(), is_commit=True)
+    refusal = EndTxnResponse(ErrorCode.PRODUCER_FENCED)
+    request.begin_attempt(1)
+    request.take(refusal, 100)
+    request.note_lost(request.begin_attempt(1))
+    for ends in (False, True):
+        request.begin_attempt(1)
+        request.take(refusal, 100)
+        assert (request.error is not None) == ends
+
+
 def test_a_right_that_is_missing_is_raised_with_the_id(kafka, client):
     kafka.deny(transactional_id=IDS[7])
     with pytest.raises(TransactionalIdAuthorizationError) as caught:

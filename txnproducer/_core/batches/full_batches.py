@@ -103,7 +103,8 @@ class FullBatches:
             # The thread may have been interrupted. If it has not, both compress, without the lock.
             self._waiting.appendleft(batch)
             self.held[batch] = NEVER_MS
-        return self.held[batch] - now_ms
+        # One may be lent after this step, to a thread that is interrupted and wakes nobody.
+        return min(self.held[batch] - now_ms, _LENT_MS)
 
     def settle(self) -> list[ProducerBatch]:
         """Return the batches that were compressed since the last step, without their records.

@@ -195,6 +195,8 @@ class EndTxnHandler(TxnRequestHandler):
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Note that there is no answer. A commit may have been executed nevertheless."""
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
+        # The broker may have been away, have become the coordinator again and resigned once more.
+        self._refusal_before = None
         if failure.was_sent and self._unproven is not None:
             self._proof_lost_at, self._lost_word = self.asked, self._unproven
             self._actions.init_request_lost()

@@ -333,10 +333,11 @@ class Process:
         # Before the turn: what wakes the core during it needs another turn.
         core.needs_wakeup = False
         delay_ms = core.run_once(now_ms)
+        # Before the loop takes its own, or little would be left to lend.
+        self._lend(now_ms)
         full = core.take_full_batches()
         for sealed in full:
             sealed.compress()
-        self._lend(now_ms)
         # At once: the state of the coordinator, which excuses some ends, goes on changing.
         if self.has_failed and not self._has_ended:
             self._has_ended = True

@@ -322,6 +322,8 @@ class WireRules:
             self._history.inits_in_doubt[_present_identity(request)] += 1
         elif isinstance(request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
             self._history.openings_in_doubt.add(_present_identity(request))
+        elif isinstance(request, EndTxnRequest):
+            self._fenced = 0  # the broker may have been away
         for part in request.partitions if isinstance(request, ProduceRequest) else ():
             self._note_refusal(part, ErrorCode.NETWORK_EXCEPTION)
         for numbers, header in self._batches(request, None):
@@ -382,9 +384,7 @@ class WireRules:
                 self._begin_to_count(request)
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
-                self._history.violate(
-                    "again", f"{self._name} is fenced, and asked {self._fenced} times"
-                )
+                self._history.violate("again", f"{self._name}, fenced, asked {self._fenced} times")
         if not isinstance(request, ProduceRequest) or not isinstance(response, ProduceResponse):
             return
         codes = {part.topic_partition: part.error_code for part in response.partitions}

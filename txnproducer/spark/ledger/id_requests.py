@@ -223,6 +223,8 @@ class EndRequest(IdRequest):
         # A look-up that is lost says nothing about the transaction.
         if body is self._request:
             self._is_out, self._may_be_done = False, True
+            # The broker may have been away since, and may not know that it has resigned again.
+            self._refusal_before = None
 
     def take(self, answer: EndTxnResponse, retry_backoff_ms: int) -> Next:
         """Take in an answer, and return the next step."""
