@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import os
+import re
 import signal
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.needs import needs_compiled
+from tests.waiting import becomes_true
 from txnproducer._sync import core_lock
 from txnproducer.errors import IllegalStateError
 
 PATIENCE_S = 10.0
+ROOT = Path(__file__).parent.parent
 compiled: Any
 try:
     compiled = import_module("txnproducer._sync._core_lock")
@@ -145,6 +150,94 @@ def test_no_two_threads_are_inside(new_lock):
 
 
 @each_lock
+def test_no_wait_is_forgotten_where_others_give_up(new_lock):
+    lock = new_lock()
+    taken: list[int] = []
+
+    def enter(number):
+        for turn in range(2_000):
+            # Every third wait is so short that it mostly ends while the lock is given up.
+            if lock.acquire(timeout=1e-5 if (turn + number) % 3 else -1):
+                taken.append(number)
+                lock.release()
+
+    threads = [run(enter, number) for number in range(6)]
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(taken) >= 6 * 2_000 // 3
+    assert not lock.locked()
+
+
+def take_until_a_signal(lock, seconds):
+    """Take and release a lock again and again, until a signal interrupts it."""
+
+    def take():
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        while True:
+            lock.acquire()
+            lock.release()
+
+    with pytest.raises(ZeroDivisionError):
+        take()
+    if lock.is_mine():
+        lock.release()
+
+
+@each_lock
+def test_no_wait_is_forgotten_where_signals_end_others(new_lock):
+    lock, is_over, turns = new_lock(), threading.Event(), [0, 0]
+
+    def enter(number):
+        while not is_over.is_set():
+            with lock:
+                turns[number] += 1
+                time.sleep(0)
+
+    before = signal.signal(signal.SIGALRM, lambda *_: 1 // 0)
+    try:
+        threads = [run(enter, number) for number in range(2)]
+        for turn in range(300):
+            take_until_a_signal(lock, 1e-4 * (turn % 7 + 1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    seen = list(turns)
+    assert becomes_true(lambda: turns[0] > seen[0] and turns[1] > seen[1])
+    is_over.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@each_lock
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_a_signal_handler_forked_in_a_wait_can_wait_again(new_lock):
+    lock = new_lock()
+
+    def fork(*_):
+        if os.fork() == 0:
+            lock.reset_after_fork()
+            with lock:
+                waiting = run(lock.acquire)
+                time.sleep(0.05)  # no event tells that it is in its wait
+            waiting.join(PATIENCE_S)
+            os._exit(3 if waiting.is_alive() else 0)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, fork)
+    try:
+        with held_elsewhere(lock):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                lock.acquire()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    assert not lock.locked()
+
+
+@each_lock
 def test_ctrl_c_ends_a_wait(new_lock):
     lock = new_lock()
     timer = threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
@@ -249,21 +342,23 @@ def test_all_threads_that_give_way_go_on():
     assert len(gone_on) == 8
 
 
-def method_in_c(priority, number, kind):
+def method_in_c(priority, name, kind):
     """Return one of its methods that Python does not see, called with the interpreter held."""
+    types = (ROOT / "compiled/txnproducer/_sync/_core_lock.pxd").read_text("utf-8")
+    names = re.findall(r"cdef \w+ (\w+)\(self", types.partition("class LoopPriority")[2])
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     table = pointer(type(priority).__pyx_vtable__, None)
     methods = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
-    call = kind(None, ctypes.py_object)(methods[number])
+    call = kind(None, ctypes.py_object)(methods[names.index(name)])
     return lambda: call(priority)
 
 
 @needs_compiled
 def test_a_wakeup_after_the_end_of_a_sleep_ends_no_other_sleep():
     priority = compiled.LoopPriority()
-    want = method_in_c(priority, 0, ctypes.PYFUNCTYPE)
-    have = method_in_c(priority, 1, ctypes.PYFUNCTYPE)
+    want = method_in_c(priority, "want_interpreter", ctypes.PYFUNCTYPE)
+    have = method_in_c(priority, "have", ctypes.PYFUNCTYPE)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(PATIENCE_S)
     try:

@@ -33,9 +33,9 @@ CEILINGS = {
     "txnproducer/_sync/_core_lock.pyx": {
         "try_take": 0,
         "take": 2,
-        "_have": 0,
         "_is_taken": 0,
         "give": 10,
+        "ring": 0,
         "is_wanted": 0,
         "want_interpreter": 0,
         "have": 0,
