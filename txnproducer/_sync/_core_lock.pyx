@@ -4,8 +4,8 @@ Compiled code takes and releases the lock without a call through the interpreter
 uses the methods, which are those of `threading.Lock`: Ctrl-C ends a wait.
 
 The lock is one word, its owner, which a thread claims by one atomic operation. The interpreter's
-own locks (`PyThread_acquire_lock_timed`) read the clock at each attempt, on Linux since Python 3.11
-also at one that does not wait. With one record a call that was an eighth of the sending thread's
+own locks (`PyThread_acquire_lock_timed`) read the clock at each attempt, with glibc since Python
+3.11 also at one that does not wait. With one record a call that was an eighth of the sending thread's
 time. So here such a lock is only slept on, as a bell.
 
 How a thread gives way: the loop's thread sets `_is_wanted` when it wants to go on, still without
@@ -21,6 +21,8 @@ Rules:
 * A ring is kept for the next sleeper, and a second one before that is the same one. So a thread
   that is woken looks again. If it then finds the lock taken, the present owner will ring.
 """
+
+cimport cython
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport (
@@ -102,6 +104,8 @@ cdef class Bell:
         return status
 
 
+# A bell refers to nothing, so no cycle goes through these two. The collector must not take it away.
+@cython.no_gc
 cdef class Lock:
     def __cinit__(self):
         self._bell = Bell()
@@ -143,15 +147,17 @@ cdef class Lock:
             while True:
                 if timeout_s >= 0:
                     left_us = max(0, <long long>((deadline - <double>monotonic()) * 1e6))
-                # Taken without the interpreter: others must not come first while this thread
-                # waits for that.
+                # Without the interpreter, for which this thread may wait longer than the lock is
+                # held: others must not come first meanwhile, nor this thread miss the next ring.
                 with nogil:
                     is_taken = txn_claim(&self._owner, caller)
                     status = PY_LOCK_ACQUIRED
-                    if not is_taken:
+                    while not is_taken and status == PY_LOCK_ACQUIRED:
                         status = self._bell.sleep(left_us, 1)
                         is_taken = txn_claim(&self._owner, caller)
-                if is_taken or status == PY_LOCK_FAILURE:
+                        if left_us >= 0:
+                            break
+                if is_taken or status == PY_LOCK_FAILURE or left_us == 0:
                     return is_taken
                 if status == PY_LOCK_INTR:
                     # Run the signal's handler, which may raise, and then go on waiting.
@@ -195,6 +201,7 @@ cdef class Lock:
         self.give()
 
 
+@cython.no_gc
 cdef class LoopPriority:
     def __cinit__(self):
         self._bell = Bell()
@@ -228,10 +235,8 @@ cdef class LoopPriority:
         with nogil:
             status = self._bell.sleep(SLEEP_US, 0)
         txn_add(&self._sleepers, -1)
-        if status != PY_LOCK_ACQUIRED:
-            # It may have been rung since the time-out: otherwise the next sleep would end at once.
-            status = self._bell.sleep(0, 0)
-        if status == PY_LOCK_ACQUIRED:
+        # It may have been rung once more, or after the time-out: the next sleep would end at once.
+        if self._bell.sleep(0, 0) == PY_LOCK_ACQUIRED or status == PY_LOCK_ACQUIRED:
             self._wake_one()
         return 0
 

@@ -103,7 +103,7 @@ class FullBatches:
             # The thread may have been interrupted. If it has not, both compress, without the lock.
             self._waiting.appendleft(batch)
             self.held[batch] = NEVER_MS
-        # One may be lent after this step, to a thread that is interrupted and wakes nobody.
+        # It may be lent after this step, to a thread that is interrupted and wakes nobody.
         return min(self.held[batch] - now_ms, _LENT_MS)
 
     def settle(self) -> list[ProducerBatch]:
