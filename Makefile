@@ -204,7 +204,7 @@ sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fas
 	PYTHONPATH=build/compiled $(BIN)/txnproducer simulate --seed 1 --seeds 100000 \
 	  --requests 100000000 --results results/sim.jsonl $(ARGS)
 
-bench: .venv/.installed-dev  ## measure against other clients, side by side (nine minutes)
+bench: .venv/.installed-dev  ## measure against other clients, side by side (five to ten minutes)
 	$(BIN)/python -m integration.benchmarks $(ARGS)
 
 bench-full: .venv/.installed-dev  ## everybody in everything, and more sizes, codecs, partitions and threads (an hour)

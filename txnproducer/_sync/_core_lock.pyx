@@ -137,7 +137,7 @@ cdef class Lock:
         cdef PyLockStatus status
         cdef bint is_taken = False
         cdef long long left_us = -1
-        cdef double deadline = monotonic() + timeout_s
+        cdef double deadline = monotonic() + timeout_s if timeout_s >= 0 else 0
         cdef unsigned long caller = PyThread_get_thread_ident()
         # Without a time-out, the wait for a lock that this thread holds would never end.
         if timeout_s < 0 and self.is_mine():
