@@ -128,6 +128,15 @@ def test_the_compiled_lock_does_not_wait_for_its_own_thread():
     assert not lock.locked()
 
 
+@needs_compiled
+def test_a_block_that_is_refused_leaves_the_lock_to_the_outer_one():
+    lock = compiled.Lock()
+    with lock:
+        with pytest.raises(IllegalStateError):
+            core_lock.enter(lock)
+        assert lock.is_mine()
+
+
 @each_lock
 def test_no_two_threads_are_inside(new_lock):
     lock = new_lock()

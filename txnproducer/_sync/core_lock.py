@@ -158,12 +158,14 @@ def _kind_of_lock() -> type:
 
 def enter(lock: CoreLock) -> bool:
     """Take a lock. If a signal handler raises meanwhile, leave the lock free."""
+    # An outer block of this thread has it, and the compiled lock refuses to be taken twice.
+    was_mine = lock.is_mine()
     try:
         lock.acquire()
     # `__exit__` does not run if `__enter__` raises, so a lock that was
     # taken is released here. The signal may have come before that.
     except BaseException:
-        if lock.is_mine():
+        if lock.is_mine() and not was_mine:
             lock.release()
         raise
     return True
