@@ -45,6 +45,7 @@ class Relay:
         command: that starts it, but for its shards.
         log: of all its processes.
         process: the present one.
+        shards: the present one's.
         sleepers: processes that were stopped, each with the timer that wakes it. A process that
             was woken ends by itself.
     """
@@ -52,9 +53,11 @@ class Relay:
     command: list[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    shards: str = ""
     sleepers: list[tuple[threading.Timer, subprocess.Popen[bytes]]] = field(default_factory=list)
 
     def start(self, shards: str) -> None:
+        self.shards = shards
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.command, "--shards", shards], stdout=log, stderr=log
@@ -221,6 +224,10 @@ def _start_ended(relays: list[Relay], border: int) -> None:
 
 def _drain(outbox: Outbox, relays: list[Relay], border: int, folder: Path) -> None:
     """Wait until no row is left. A relay that another one has replaced is started again."""
+    # The border may have moved since a relay was started, and shards between the two be nobody's.
+    for relay, shards in zip(relays, _shared(border), strict=True):
+        if relay.shards != shards:
+            relay.start(shards)
     until_s = time.monotonic() + _DRAIN_S
     while outbox.backlog()["waiting"]:
         _start_ended(relays, border)

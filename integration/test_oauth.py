@@ -87,7 +87,7 @@ def test_transactions_outlive_their_first_token(kafka):
 def test_a_failure_of_the_function_is_named_by_the_time_out_and_passes_by_itself(kafka):
     tokens = Tokens()
     tokens.error = OSError("the identity provider is away")
-    with open_producer(kafka, tokens, "away", max_block_ms=1_000) as producer:
+    with open_producer(kafka, tokens, "away", max_block_ms=3_000) as producer:
         with pytest.raises(KafkaTimeoutError, match="the identity provider is away"):
             producer.init_transactions()
         tokens.error = None
