@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import gc
 import os
 import re
 import signal
@@ -78,6 +79,12 @@ def test_a_lock_is_taken_once(new_lock):
     with lock:
         assert lock.locked()
     assert not lock.locked()
+
+
+@needs_compiled
+def test_the_collector_takes_no_bell_from_a_lock_in_a_cycle():
+    for made in (compiled.Lock(), compiled.LoopPriority()):
+        assert not gc.is_tracked(made)
 
 
 @each_lock

@@ -186,9 +186,9 @@ cdef class Lock:
     def reset_after_fork(self):
         """Make the lock free, in a forked child. See the Python twin."""
         # The old bell stays as it is: a thread that does not exist in this process may sleep on it,
-        # or have ended its sleep without saying so. Such threads go on to be counted, so the new
-        # one is rung in vain now and then. The count is not cleared: if a signal handler has forked
-        # during the caller's own wait, the end of that wait takes one off.
+        # or have ended its sleep without saying so. The count of waiting threads stays as well, so
+        # the new bell may be rung in vain. The caller itself may be one of them: a signal handler
+        # has forked in its wait, whose end will take one off.
         Py_INCREF(self._bell)
         self._bell = Bell()
         txn_store_owner(&self._owner, 0)
