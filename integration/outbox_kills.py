@@ -227,6 +227,7 @@ def _drain(outbox: Outbox, relays: list[Relay], border: int, folder: Path) -> No
     # The border may have moved since a relay was started, and shards between the two be nobody's.
     for relay, shards in zip(relays, _shared(border), strict=True):
         if relay.shards != shards:
+            relay.kill()
             relay.start(shards)
     until_s = time.monotonic() + _DRAIN_S
     while outbox.backlog()["waiting"]:
