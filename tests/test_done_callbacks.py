@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import wait_until
 from txnproducer import TransactionalProducer
-from txnproducer._protocol.messages import ApiKey
+from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer.errors import (
     IllegalStateError,
     KafkaError,
@@ -269,7 +269,7 @@ def test_an_awaited_future_raises_its_error(ready, held):
     asyncio.run(main())
 
 
-def test_a_loop_is_woken_once_for_all_tasks_that_can_go_on(ready, held, monkeypatch):
+def test_a_loop_is_woken_once_for_all_tasks_that_can_go_on(ready, client, held, monkeypatch):
     ready.begin_transaction()
     futures = [send_one(ready) for _ in range(1000)]
 
@@ -286,7 +286,9 @@ def test_a_loop_is_woken_once_for_all_tasks_that_can_go_on(ready, held, monkeypa
         await asyncio.sleep(0)
         held()
         await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
-        assert len(wakes) == 1
+        # Usually one. On a slow machine a batch is sent before the last record is there.
+        batches = sum(isinstance(request.body, ProduceRequest) for request in client.requests)
+        assert 1 <= len(wakes) <= batches < 100
 
     asyncio.run(main())
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from functools import partial
 from importlib import import_module
 from itertools import chain
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,10 @@ FAST: list[dict[str, Any]] = [
     {"value": b"v", "headers": (("a", b"1"), ("b", b""))},
     {"value": b"v", "headers": []},
     {"value": b"v", "headers": ()},
+    {"value": b"v", "headers": {}},
+    {"value": b"v", "headers": {"a": b"1", "b": None}},
+    {"value": b"v", "headers": {"a": "1", "b": b"2", "c": ""}},
+    {"value": b"v", "headers": [("a", b"1"), ("b", "2"), ("b", "3")]},
     {"value": b"x" * 5_000, "key": b"k", "headers": [("n", b"2")], "timestamp_ms": 7},
 ]
 
@@ -213,12 +218,87 @@ def test_ignored_keys_decide_nothing(make):
     assert len({future.metadata().partition for future in futures}) == 1
 
 
-def test_a_header_list_is_copied(ready, clients):
-    headers = [("a", b"1")]
-    ready.send("topic", b"v", headers=headers, partition=0)
-    headers.append(("b", b"2"))
+@pytest.mark.parametrize("value", [b"1", "1"])
+def test_headers_are_copied(ready, clients, value):
+    pairs, mapping = [("a", value)], {"a": value}
+    ready.send("topic", b"v", headers=pairs, partition=0)
+    ready.send("topic", b"v", headers=mapping, partition=0)
+    assert pairs == [("a", value)]
+    pairs.append(("b", b"2"))
+    mapping["b"] = b"2"
     ready.commit_transaction()
-    assert written(clients[0])[0][0][2] == (("a", b"1"),)
+    assert [record[2] for record in written(clients[0])[0]] == [(("a", b"1"),)] * 2
+
+
+# --- records that are serialized first
+
+
+class Watched:
+    """A producer's `send`, and whether each record was appended without the long way."""
+
+    def __init__(self, one):
+        self.is_fast: list[bool] = []
+        self._append = one._append
+        one._append = self._note
+        self._send = one.send
+
+    def _note(self, *arguments):
+        self.is_fast[-1] = False
+        return self._append(*arguments)
+
+    def __call__(self, *arguments, **more):
+        self.is_fast.append(True)
+        return self._send(*arguments, **more)
+
+
+SERIALIZED: list[dict[str, Any]] = [
+    {"value": "text", "key": "key"},
+    {"value": None, "key": "key"},
+    {"value": "", "headers": {"a": "1"}},
+    {"value": "text", "headers": [("a", b"1")], "timestamp_ms": 5},
+    {"value": "text", "partition": 1, "key": None},
+]
+
+
+def test_serialized_records_are_appended_as_fast(make, clients):
+    one = make(value_serializer=str.encode, key_serializer=str.encode)
+    for partition in range(3):
+        one.send("topic", "first", partition=partition)
+    one.send("topic", "first")
+    send = Watched(one)
+    for more in SERIALIZED:
+        send("topic", **{"timestamp_ms": 1_000, **more})
+    assert send.is_fast == [True] * len(SERIALIZED)
+    one.commit_transaction()
+    found = sorted(chain(*written(clients[0]).values()), key=repr)
+    assert found == sorted(
+        (
+            (
+                more.get("key") and more["key"].encode(),
+                None if more["value"] is None else more["value"].encode(),
+                (("a", b"1"),) if more.get("headers") else (),
+                more.get("timestamp_ms", 1_000),
+            )
+            for more in SERIALIZED
+        ),
+        key=repr,
+    )
+
+
+def test_a_serialized_record_without_an_open_batch_goes_the_long_way_once(make, clients):
+    made: list[str] = []
+
+    def noted(value):
+        made.append(value)
+        return value.encode()
+
+    one = make(value_serializer=noted)
+    send = Watched(one)
+    send("topic", "v", partition=2)
+    assert send.is_fast == [False]
+    one.commit_transaction()
+    assert made == ["v"]
+    assert [record[1] for record in written(clients[0])[2]] == [b"v"]
 
 
 # --- records for the slow path
@@ -235,9 +315,9 @@ def test_a_header_list_is_copied(ready, clients):
         {"value": b"v", "headers": [["a", b"1"]]},
         {"value": b"v", "headers": [("a", bytearray(b"1"))]},
         {"value": b"v", "headers": [("a", Bytes(b"1"))]},
-        {"value": b"v", "headers": [("a", "1")]},
-        {"value": b"v", "headers": {"a": b"1"}},
-        {"value": b"v", "headers": {"a": "1"}},
+        {"value": b"v", "headers": [("a", Text("1"))]},
+        {"value": b"v", "headers": MappingProxyType({"a": b"1"})},
+        {"value": b"v", "headers": OrderedDict(a="1")},
         {"value": b"v", "headers": [(Text("a"), b"1")]},
         {"value": b"v", "headers": [Pair(("a", b"1"))]},
         {"value": b"v", "headers": deque([("a", b"1")])},
@@ -266,12 +346,15 @@ def test_any_other_record_takes_the_slow_path_and_arrives(ready, clients, more):
     assert record[2] == ((("a", b"1"),) if "headers" in more else ())
 
 
-def test_a_name_that_is_not_ascii_goes_the_long_way_and_arrives(ready, clients):
+@pytest.mark.parametrize("header", [("\u00e4", b"1"), ("a", "\u00e4"), ("a", "\u4e2d")])
+def test_a_header_that_is_not_ascii_goes_the_long_way_and_arrives(ready, clients, header):
     noted = WatchedSend(ready)
-    noted("topic", b"v", headers=[("\u00e4", b"1")], partition=0)
+    noted("topic", b"v", headers=[("first", "1"), header], partition=0)
     assert noted.is_fast == [False]
     ready.commit_transaction()
-    assert written(clients[0])[0][0][2] == (("\u00e4", b"1"),)
+    name, value = header
+    value = value.encode() if isinstance(value, str) else value
+    assert written(clients[0])[0][0][2] == (("first", b"1"), (name, value))
 
 
 def test_a_generator_of_headers_is_not_used_up_before_the_long_way(ready, clients):
@@ -379,7 +462,7 @@ def test_a_core_that_was_closed_has_no_batch_for_a_fast_record(ready):
     noted = WatchedSend(ready)
     ready.close(0)
     compiled.FastSender._enable_fast_path(
-        ready, ready._core.fast_append, ready._lock, ready._io.priority
+        ready, ready._core, ready._lock, ready._io.priority, None
     )
     with pytest.raises(IllegalStateError, match="closed"):
         noted("topic", b"v", partition=0)
@@ -412,10 +495,17 @@ def test_the_lock_is_held_while_a_record_is_appended_and_free_afterwards(ready):
     assert sent.is_set()
     with pytest.raises(ValueError, match="since the epoch"):
         ready.send("topic", b"v", None, None, 0, 2**70, None)
-    assert not ready._lock.locked()
+    # The loop may have it for a moment. A thread that has it already would be refused.
+    assert ready._lock.acquire(timeout=PATIENCE_S)
+    ready._lock.release()
 
 
-def test_the_fast_path_accepts_only_its_own_types():
-    for other in (None, object()):
+def test_the_fast_path_accepts_only_its_own_types(ready):
+    lock, priority = new_lock(), new_loop_priority()
+    places = [SimpleNamespace(fast_append=other) for other in (None, object())]
+    given: list[tuple[Any, ...]] = [(None, lock, priority)]
+    given += [(core, lock, priority) for core in places]
+    given += [(ready._core, None, priority), (ready._core, lock, object())]
+    for arguments in given:
         with pytest.raises(TypeError):
-            compiled.FastSender()._enable_fast_path(other, new_lock(), new_loop_priority())
+            compiled.FastSender()._enable_fast_path(*arguments, None)

@@ -273,20 +273,26 @@ def test_a_serializer_that_ends_the_transaction_has_its_record_refused(kafka):
 
 
 @pytest.mark.parametrize("call", ["send", "send_batch"])
-def test_a_record_does_not_land_in_the_transaction_after_the_one_it_was_serialized_in(kafka, call):
+@pytest.mark.parametrize("is_batch_open", [False, True])
+def test_a_record_does_not_land_in_the_transaction_after_the_one_it_was_serialized_in(
+    kafka, call, is_batch_open
+):
     def next_one(value):
         if value == b"late":
             producer.abort_transaction()
             producer.begin_transaction()
+            if is_batch_open:
+                producer.send("orders", b"first")
         return value
 
-    with open_producer(kafka, value_serializer=next_one) as producer:
+    with open_producer(kafka, value_serializer=next_one, linger_ms=60_000) as producer:
         producer.begin_transaction()
         with pytest.raises(TransactionAbortedError, match="or was serialized; it was not sent"):
             getattr(producer, call)("orders", b"late" if call == "send" else [b"late"])
         producer.send("orders", b"of the next one")
         producer.commit_transaction()
-    assert [value for _, value, _ in written(kafka)] == [b"of the next one"]
+    expected = [b"first"] * is_batch_open + [b"of the next one"]
+    assert [value for _, value, _ in written(kafka)] == expected
 
 
 def test_threads_serialize_side_by_side(kafka):

@@ -26,23 +26,38 @@ cdef bint is_bytes_or_none(object data) noexcept:
     return data is None or type(data) is bytes
 
 
+cdef bint is_ascii(object text) noexcept:
+    # Another text may have no encoding at all.
+    return type(text) is str and PyUnicode_IS_ASCII(text)
+
+
 cdef tuple to_headers(object headers):
     """Return headers as a tuple, or None if they need a closer look."""
-    cdef tuple checked
-    if type(headers) is not list and type(headers) is not tuple:
+    cdef tuple pairs
+    cdef list encoded = None
+    cdef Py_ssize_t place
+    # Copied first: another thread may change a list or a dict while it is looked at.
+    if type(headers) is dict:
+        pairs = tuple((<dict>headers).items())
+    elif type(headers) is list or type(headers) is tuple:
+        pairs = tuple(headers)
+    else:
         return None
-    # Copied first: another thread may change a list while it is looked at.
-    checked = tuple(headers)
-    for header in checked:
+    for place in range(len(pairs)):
+        header = pairs[place]
         if type(header) is not tuple or len(<tuple>header) != 2:
             return None
-        name = (<tuple>header)[0]
-        # A name that is not ASCII may have no encoding at all.
-        if type(name) is not str or not PyUnicode_IS_ASCII(name):
+        value = (<tuple>header)[1]
+        if not is_ascii((<tuple>header)[0]):
             return None
-        if not is_bytes_or_none((<tuple>header)[1]):
+        if is_bytes_or_none(value):
+            continue
+        if not is_ascii(value):
             return None
-    return checked
+        if encoded is None:
+            encoded = list(pairs)
+        encoded[place] = ((<tuple>header)[0], (<str>value).encode("ascii"))
+    return pairs if encoded is None else tuple(encoded)
 
 
 cdef bint is_count(object number) noexcept:
@@ -60,32 +75,54 @@ cdef class FastSender:
     cdef FastAppend _records
     cdef Lock _lock
     cdef LoopPriority _priority
+    cdef object _transactions  # knows the number of the one that is open
     cdef bint _is_fast
+    cdef object _made_by  # the serializers, or None
 
     def _enable_fast_path(
         self,
-        FastAppend records not None,
+        object core not None,
         Lock lock not None,
         LoopPriority priority not None,
+        object serializers,
     ):
         """Let qualifying records take the fast path from now on.
 
         Args:
-            records: the fast append of the producer's core.
+            core: the producer's.
             lock: guards the core.
             priority: by which this thread gives way to the loop's thread.
+            serializers: the producer's, by which a record goes before it qualifies; None without.
         """
+        cdef FastAppend records = core.fast_append
+        if records is None:
+            raise TypeError("the core has no fast append")
+        self._transactions = core
         self._records = records
         self._lock = lock
         self._priority = priority
+        self._made_by = serializers
         self._is_fast = True
 
     def _disable_fast_path(self):
         """Send every record through `_send_any` from now on."""
         self._is_fast = False
 
+    def _try_serialized(
+        self, topic, value, key, headers, partition, timestamp_ms, on_delivery, transaction
+    ):
+        """Write a record that was serialized. Return its future, or None if nothing was done.
+
+        Args:
+            topic, value, key, headers, partition, timestamp_ms, on_delivery: as for `send`.
+            transaction: the number of the one that was open when `send` was called.
+        """
+        return self._try_send(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, transaction
+        )
+
     cdef object _try_send(
-        self, topic, value, key, headers, partition, timestamp_ms, on_delivery
+        self, topic, value, key, headers, partition, timestamp_ms, on_delivery, transaction
     ):
         """Return the record's future, or None if nothing was done."""
         cdef timespec now
@@ -110,6 +147,8 @@ cdef class FastSender:
             self._priority.sleep()
         self._lock.take()
         try:
+            if transaction is not None and transaction != self._transactions.transaction_number:
+                return None
             return self._records.try_append(
                 topic, value, key, checked, partition, stamp_ms, on_delivery
             )
@@ -129,7 +168,13 @@ def send(
     on_delivery=None,
 ):
     """Write a record. It replaces `RecordWriter.send` in the class."""
-    future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+    if self._made_by is not None:
+        return self._serialize_and_send(
+            self._made_by, topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+    future = self._try_send(
+        topic, value, key, headers, partition, timestamp_ms, on_delivery, None
+    )
     if future is not None:
         return future
     return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)

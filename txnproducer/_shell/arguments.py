@@ -65,17 +65,20 @@ def check_headers(headers: Headers) -> tuple[Header, ...]:
         TypeError: a header is not a pair of a name and such a value; the error names it.
         ValueError: a name or value cannot be encoded in UTF-8; the error names the header.
     """
+    # Nearly all are one of these, and the abstract types below cost more than the rest.
+    if type(headers) is list or type(headers) is tuple:
+        return tuple([_check_header(place, header) for place, header in enumerate(headers)])
     pairs: object = headers.items() if isinstance(headers, Mapping) else headers
     # Both can be iterated over, and each character would be refused as a pair.
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
         raise TypeError(
             f"headers must be a mapping, or (name, value) pairs, not a {type(pairs).__name__}"
         )
-    return tuple(_check_header(place, header) for place, header in enumerate(pairs))
+    return tuple([_check_header(place, header) for place, header in enumerate(pairs)])
 
 
 def _check_header(place: int, header: object) -> Header:
-    if not isinstance(header, tuple | list) or len(header) != 2:
+    if not isinstance(header, (tuple, list)) or len(header) != 2:
         raise TypeError(f"headers[{place}] must be a pair of name and value, not {header!r}")
     name, value = header
     if not isinstance(name, str):

@@ -1,7 +1,7 @@
 """The writing of records, by producers and participants alike: sending and flushing.
 
-Owns: `send` and its fast path, the calls for many records, the wait for a topic, flushing. Must
-not know: how a producer opens and closes (`base_producer`), how a transaction is begun or ended.
+Owns: `send` and its fast path, the calls for many records, flushing. Must not know: how a producer
+opens and closes (`base_producer`), how a transaction is begun or ended.
 Rules: `send` runs once for each record, a million times more often than the rest. Its path has no
 calls of helpers, no keyword arguments and no new objects. In the compiled form it is one call.
 """
@@ -10,27 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, update_wrapper
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from txnproducer._core.batches.batch_future import FutureBatchMetadata
 from txnproducer._core.batches.results import DeliveryCallback, FlushTicket, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked
-from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
-from txnproducer._record.implementation import IMPL
 from txnproducer._shell import refusals
 from txnproducer._shell.arguments import Headers, check_headers, check_place, to_bytes, to_seconds
-from txnproducer._shell.base_producer import BaseProducer
 from txnproducer._shell.columns.blocks import Block, Columns, arrow_blocks, column_blocks
 from txnproducer._shell.columns.sending import RowSender
+from txnproducer._shell.fast_sender import FastSender, compiled_send
 from txnproducer._shell.refusals import WaitInCallbackError
 from txnproducer._shell.serialization import RecordSerializers, within_transaction
+from txnproducer._shell.topic_asker import TopicAsker
 from txnproducer._shell.waiting import (
     BlockedCall,
     append_when_possible,
     leave_append,
-    wait_until_done,
     wake_sender,
 )
 from txnproducer.config import ProducerConfig
@@ -41,21 +38,7 @@ __all__ = ["OnDelivery", "RecordWriter", "SendArguments"]
 OnDelivery = DeliveryCallback
 
 
-if TYPE_CHECKING or IMPL != "cython":
-
-    class _FastSender:
-        """The stand-in for the compiled class in pure Python, where no record is fast."""
-
-        def _enable_fast_path(self, *_: object) -> None: ...
-
-        def _disable_fast_path(self) -> None: ...
-
-else:
-    _fast_send = import_module("txnproducer._shell._fast_send")
-    _FastSender = _fast_send.FastSender
-
-
-class RecordWriter(BaseProducer, _FastSender):
+class RecordWriter(TopicAsker, FastSender):
     """The part of a producer that writes records, which a participant has as well.
 
     Args:
@@ -65,8 +48,7 @@ class RecordWriter(BaseProducer, _FastSender):
     def _prepare(self, config: ProducerConfig) -> None:
         self._serializers = RecordSerializers.of(config)
         self._append = self._core.append
-        if IMPL == "cython" and self._serializers is None:
-            self._enable_fast_path(self._core.fast_append, self._lock, self._io.priority)
+        self._enable_fast_path(self._core, self._lock, self._io.priority, self._serializers)
         self._rows = RowSender(self._core, self._io, config)
 
     def _refuse(self, refusal: Callable[[str], KafkaError]) -> None:
@@ -112,7 +94,39 @@ class RecordWriter(BaseProducer, _FastSender):
         A delivery callback that does not catch an error of `send` loses the record, so the
         transaction can only be aborted.
         """
-        return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        if self._serializers is None:
+            return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        return self._serialize_and_send(
+            self._serializers, topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+
+    def _serialize_and_send(
+        self,
+        serializers: RecordSerializers,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> FutureRecordMetadata:
+        """Write a record that serializers make, in the transaction that is open now."""
+        try:
+            self._check_usable("send")
+            transaction = self._core.transaction_number
+            key, value, headers = serializers.record(topic, key, value, headers)
+        except BaseException as error:
+            self._lose_in_callback(topic, error)
+            raise
+        future = self._try_serialized(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, transaction
+        )
+        if future is not None:
+            return future
+        return self._send_any(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, transaction
+        )
 
     def _send_any(
         self,
@@ -123,13 +137,11 @@ class RecordWriter(BaseProducer, _FastSender):
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
+        transaction: int | None = None,
     ) -> FutureRecordMetadata:
-        """Write a record, with every check."""
+        """Write a record of bytes, with every check; into the transaction of a number, if any."""
         try:
             self._check_usable("send")
-            if self._serializers is not None:
-                make = partial(self._serializers.record, topic, key, value, headers)
-                key, value, headers = within_transaction(self._core, self._lock, make)
             if type(value) is not bytes:
                 value = to_bytes("value", value)
             if key is not None and type(key) is not bytes:
@@ -151,6 +163,8 @@ class RecordWriter(BaseProducer, _FastSender):
             future = None
             try:
                 with self._lock:
+                    if transaction is not None:
+                        core.refuse_if_ended(transaction)
                     future = self._append(
                         topic,
                         value,
@@ -321,57 +335,6 @@ class RecordWriter(BaseProducer, _FastSender):
         causes = self._causes(began_ns // 1_000_000, of_records=True)
         return refusals.flush_timed_out(limit_s, *causes)
 
-    def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
-        """Return a topic's partitions and their leaders. Ask the cluster if they are not known.
-
-        Raises:
-            KafkaTimeoutError: the topic is not known after `max_block_ms`.
-            KafkaError: the cluster refused to answer.
-        """
-        deadline_ms = self._topic_deadline_ms(topic)
-        is_decided = partial(self._core.is_topic_decided, topic)
-        partitions = self._ask_for_partitions(topic, deadline_ms, has_asked=False)
-        while partitions is None:
-            wait_until_done(self._io, self._core, is_decided, self._left_s(deadline_ms))
-            partitions = self._ask_for_partitions(topic, deadline_ms, has_asked=True)
-        return partitions
-
-    # The steps of this question, which a task of an event loop takes as well.
-
-    def _topic_deadline_ms(self, topic: str) -> int:
-        self._check_usable("partitions_for")
-        check_place(topic, None, None)
-        return self._platform.monotonic_ms() + self._config.max_block_ms
-
-    def _left_s(self, deadline_ms: int) -> float:
-        return max(0, deadline_ms - self._platform.monotonic_ms()) / 1000
-
-    def _ask_for_partitions(
-        self, topic: str, deadline_ms: int, *, has_asked: bool
-    ) -> tuple[PartitionMetadata, ...] | None:
-        with self._lock:
-            self._check_not_overtaken("partitions_for")
-            # A topic that is known needs no wait, so a callback may ask for it.
-            if not self._core.knows_topic(topic):
-                self._refuse_question_in_callback(topic)
-            now_ms = self._platform.monotonic_ms()
-            partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
-            self._io.poke()
-        if partitions is None and now_ms >= deadline_ms:
-            max_block_ms = self._config.max_block_ms
-            tries = self._failed_tries(deadline_ms - max_block_ms)
-            raise refusals.topic_unknown(topic, max_block_ms, *tries)
-        return partitions
-
-    def _refuse_question_in_callback(self, topic: str) -> None:
-        try:
-            self._io.refuse_in_callback()
-        except WaitInCallbackError as error:
-            # A record would follow. If the error leaves the callback, that one is lost as well.
-            lost = partial(refusals.record_lost_in_callback, topic)
-            self._io.callbacks.note_refused(lost, error)
-            raise
-
     def _send_later(self, record: SendArguments, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append. One `max_block_ms` covers all the waits."""
         topic, _, _, _, partition, _, on_delivery = record
@@ -384,9 +347,9 @@ class RecordWriter(BaseProducer, _FastSender):
         )
 
 
-if IMPL == "cython":
+if compiled_send is not None:
     # The compiled function takes the place of the method above, under its name and signature.
-    RecordWriter.send = update_wrapper(_fast_send.send, RecordWriter.send)  # type: ignore
+    RecordWriter.send = update_wrapper(compiled_send, RecordWriter.send)  # type: ignore
 
 SendArguments: TypeAlias = tuple[
     str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import is_
 from typing import Any, TypeVar
 
 from txnproducer._core.producer_core import ProducerCore
@@ -97,9 +98,10 @@ class RecordSerializers:
             TypeError, ValueError: the topic or a header is not valid.
         """
         # First: the serializers get both.
-        check_place(topic, None, None)
-        found: HeaderList = [] if headers is None else list(check_headers(headers))
-        return self._serialized(topic, key, value, found)
+        if type(topic) is not str or not topic:
+            check_place(topic, None, None)
+        checked = () if headers is None else check_headers(headers)
+        return self._serialized(topic, key, value, checked)
 
     def rows(
         self,
@@ -125,7 +127,7 @@ class RecordSerializers:
                 row,
                 keys[row] if keys is not None and self.has_key else None,
                 values[row] if self.has_value else None,
-                [] if headers is None else list(headers[row] or ()),
+                () if headers is None else headers[row] or (),
             )
             for row in range(len(values))
         ]
@@ -135,7 +137,7 @@ class RecordSerializers:
         return some_keys, some_values, some_headers if any(some_headers) else None
 
     def _row(
-        self, topic: str, row: int, key: Any, value: Any, headers: HeaderList
+        self, topic: str, row: int, key: Any, value: Any, headers: tuple[Header, ...]
     ) -> tuple[Any, Any, tuple[Header, ...]]:
         try:
             return self._serialized(topic, key, value, headers)
@@ -146,13 +148,16 @@ class RecordSerializers:
             raise
 
     def _serialized(
-        self, topic: str, key: Any, value: Any, headers: HeaderList
+        self, topic: str, key: Any, value: Any, checked: tuple[Header, ...]
     ) -> tuple[Any, Any, tuple[Header, ...]]:
+        headers: HeaderList = list(checked)
         # The key first, as in the Java client. confluent-kafka's rules may need it for the value.
-        if self._key is not None and not isinstance(key, Serialized | None):
+        if self._key is not None and key is not None and type(key) is not Serialized:
             key = _bytes_of("key", key, self._key, topic, headers)
-        if self._value is not None and not isinstance(value, Serialized | None):
+        if self._value is not None and value is not None and type(value) is not Serialized:
             value = _bytes_of("value", value, self._value, topic, headers)
+        if len(headers) == len(checked) and all(map(is_, headers, checked)):
+            return key, value, checked
         try:
             return key, value, check_headers(headers)
         except (TypeError, ValueError) as error:
