@@ -337,9 +337,11 @@ class CoreHarness:
         if is_watched:
             on_delivery = self._watch
         stamp = self.now_ms if timestamp_ms is None else timestamp_ms
-        return self.core.append(
+        outcome = self.core.append(
             topic, value, key, headers, partition, stamp, on_delivery, self.now_ms, blocked
         )
+        self.core.claim_append(outcome)
+        return outcome
 
     def _watch(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
         self.deliveries.append((metadata, error))

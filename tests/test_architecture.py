@@ -30,7 +30,7 @@ LONG_FILES = {
         "Topics, leaders and timers are one state, which every fault changes.",
     ),
     "txnproducer/_core/append/appender.py": (
-        615,
+        622,
         "The order of a send's checks is one rule.",
     ),
     "txnproducer/_core/batches/producer_batch.py": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict, deque
 from functools import partial
@@ -228,6 +229,25 @@ def test_headers_are_copied(ready, clients, value):
     mapping["b"] = b"2"
     ready.commit_transaction()
     assert [record[2] for record in written(clients[0])[0]] == [(("a", b"1"),)] * 2
+
+
+def test_a_dict_of_headers_that_grows_meanwhile_is_sent_as_it_was(ready, clients):
+    headers = {f"h{number}": b"1" for number in range(50)}
+
+    def grow(phase, info):
+        headers[f"new {len(headers)}"] = b"2"
+
+    usual = gc.get_threshold()
+    gc.callbacks.append(grow)  # stands for another thread
+    try:
+        gc.set_threshold(1)
+        ready.send("topic", b"v", headers=headers, partition=0)
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(grow)
+    assert len(headers) > 50
+    ready.commit_transaction()
+    assert len(written(clients[0])[0][0][2]) >= 50
 
 
 # --- records that are serialized first

@@ -12,16 +12,25 @@ import pytest
 from kafka.serializer import JsonSerializer
 
 from tests.built_config import refused
+from tests.live_client import LiveClient, use_live_clients
 from tests.needs import needs_compiled
 from txnproducer import TransactionalProducer
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell import refusals
 from txnproducer.errors import (
+    ForkedProducerError,
     IllegalStateError,
+    KafkaError,
     RecordTooLargeError,
     SerializationError,
     TransactionAbortedError,
 )
 from txnproducer.serializers import HeaderList
 from txnproducer.testing import InMemoryKafka
+
+PATIENCE_S = 10.0
+# Two batches fill the memory.
+SMALL: dict[str, Any] = {"batch_size": 16_384, "buffer_memory": 32_768, "max_request_size": 32_768}
 
 
 class Tagged:
@@ -293,6 +302,97 @@ def test_a_record_does_not_land_in_the_transaction_after_the_one_it_was_serializ
         producer.commit_transaction()
     expected = [b"first"] * is_batch_open + [b"of the next one"]
     assert [value for _, value, _ in written(kafka)] == expected
+
+
+def test_a_record_whose_producer_was_closed_meanwhile_came_before(kafka):
+    def closes(value):
+        closer = threading.Thread(target=producer.close, args=(0,))
+        closer.start()
+        closer.join()
+        return value
+
+    producer = open_producer(kafka, value_serializer=closes)
+    producer.begin_transaction()
+    with pytest.raises(KafkaError, match="closed while the record was being serialized") as raised:
+        producer.send("orders", b"late")
+    assert raised.value.recovery == "restart"
+    with pytest.raises(IllegalStateError, match="the producer is closed"):
+        producer.send("orders", b"later")
+
+
+def test_a_fork_in_a_serializer_is_refused_as_elsewhere(kafka):
+    def forks(value):
+        producer._refuse(refusals.forked)  # as a child finds it
+        return value
+
+    with open_producer(kafka, value_serializer=forks) as producer:
+        producer.begin_transaction()
+        with pytest.raises(ForkedProducerError):
+            producer.send("orders", b"of the child")
+        producer._refusal = None
+
+
+def test_a_record_that_a_callback_loses_to_its_serializer_ends_the_transaction(kafka):
+    def refuses(value):
+        if value == "second":
+            raise ValueError(value)
+        return value.encode()
+
+    with open_producer(kafka, value_serializer=refuses) as producer:
+        producer.begin_transaction()
+        producer.send("orders", "first", on_delivery=lambda *_: producer.send("orders", "second"))
+        with pytest.raises(KafkaError, match="callback"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert written(kafka) == []
+
+
+def test_a_record_that_is_refused_leaves_another_threads_place_in_the_queue_for_memory(
+    monkeypatch,
+):
+    serializing, waits, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(value):
+        if value == b"late":
+            serializing.set()
+            waits.wait(PATIENCE_S)
+        return value
+
+    client = LiveClient(topics={"topic": 3})
+    use_live_clients(monkeypatch, lambda: client)
+    outcomes: list[object] = []
+    with TransactionalProducer("boot:9092", "txn", **SMALL, value_serializer=hold) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+
+        def send_late():
+            with pytest.raises(TransactionAbortedError):
+                producer.send("topic", b"late", partition=0)
+            goes_on.set()
+
+        late = threading.Thread(target=send_late)
+        late.start()
+        assert serializing.wait(PATIENCE_S)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        client.held.add(ApiKey.PRODUCE)
+        for partition in (0, 1):
+            producer.send("topic", b"x" * 16_000, partition=partition)
+        send_later = producer._send_later
+
+        def wait_first(*arguments):
+            waits.set()
+            goes_on.wait(PATIENCE_S)
+            outcomes.append(len(producer._core._accumulator.pool.waiting))
+            client.release(ApiKey.PRODUCE)
+            return send_later(*arguments)
+
+        monkeypatch.setattr(producer, "_send_later", wait_first)
+        future = producer.send("topic", b"x" * 16_000, partition=2)
+        late.join(PATIENCE_S)
+        producer.commit_transaction()
+        assert future.exception(0) is None
+    assert outcomes == [1]
 
 
 def test_threads_serialize_side_by_side(kafka):

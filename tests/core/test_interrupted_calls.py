@@ -102,13 +102,21 @@ def without_memory(version):
     return harness
 
 
+def append_large(harness):
+    value, now_ms = b"x" * 16_000, harness.now_ms
+    return harness.core.append("topic", value, None, (), 1, now_ms, None, now_ms)
+
+
 def out_of_memory(harness):
     core, outcome = harness.core, None
     try:
-        outcome = harness.try_send("topic", b"x" * 16_000, partition=1)
+        outcome = append_large(harness)
+        core.claim_append(outcome)
         if isinstance(outcome, AppendBlocked):
             return core.time_out_append(outcome, "topic", 1, None, 5, harness.now_ms)
     except BaseException:  # as the shell does: the exception may come from anywhere in the call
+        if isinstance(outcome, AppendBlocked):
+            core.give_up_append(outcome)
         core.give_up_unclaimed()
         raise
     return outcome
@@ -241,11 +249,28 @@ def test_an_abort_of_a_commit_that_is_interrupted_after_its_last_step_is_one_abo
 def test_an_unclaimed_place_in_the_queue_for_memory_is_given_up():
     harness = without_memory(2)
     pool = harness.core._accumulator.pool
-    harness.try_send("topic", b"x" * 16_000, partition=1)  # what it returned is lost
+    append_large(harness)  # what it returned is lost
     assert pool.waiting
     harness.core.give_up_unclaimed()
     assert not pool.waiting
     harness.core.give_up_unclaimed()
+    harness.end(is_commit=True)
+    assert_is_whole(harness, None)
+
+
+def test_a_place_that_a_caller_has_is_its_own():
+    harness = without_memory(2)
+    core, pool = harness.core, harness.core._accumulator.pool
+    blocked = append_large(harness)
+    core.claim_append(blocked)
+    core.give_up_unclaimed()  # by another thread, whose own call was interrupted
+    assert list(pool.waiting) == [blocked.ticket]
+    lost = append_large(harness)
+    other = append_large(harness)  # the next call leaves the place of one that was interrupted
+    assert lost.ticket is not other.ticket
+    assert list(pool.waiting) == [blocked.ticket, other.ticket]
+    for place in (blocked, other):
+        core.give_up_append(place)
     harness.end(is_commit=True)
     assert_is_whole(harness, None)
 

@@ -9,6 +9,7 @@ Rules:
 
 cimport cython
 
+from cpython.dict cimport PyDict_Items
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from txnproducer._core.append.fast_append cimport FastAppend
@@ -31,33 +32,41 @@ cdef bint is_ascii(object text) noexcept:
     return type(text) is str and PyUnicode_IS_ASCII(text)
 
 
+cdef bint is_named_pair(object header) noexcept:
+    return type(header) is tuple and len(<tuple>header) == 2 and is_ascii((<tuple>header)[0])
+
+
 cdef tuple to_headers(object headers):
     """Return headers as a tuple, or None if they need a closer look."""
     cdef tuple pairs
-    cdef list encoded = None
-    cdef Py_ssize_t place
-    # Copied first: another thread may change a list or a dict while it is looked at.
+    # Copied first, by one call: another thread may change a list or a dict meanwhile.
     if type(headers) is dict:
-        pairs = tuple((<dict>headers).items())
+        pairs = tuple(PyDict_Items(headers))
     elif type(headers) is list or type(headers) is tuple:
         pairs = tuple(headers)
     else:
         return None
-    for place in range(len(pairs)):
-        header = pairs[place]
-        if type(header) is not tuple or len(<tuple>header) != 2:
+    for header in pairs:
+        if not is_named_pair(header):
             return None
-        value = (<tuple>header)[1]
-        if not is_ascii((<tuple>header)[0]):
+        if not is_bytes_or_none((<tuple>header)[1]):
+            return to_encoded(pairs)
+    return pairs
+
+
+cdef tuple to_encoded(tuple pairs):
+    """Return headers of which some values are text, or None if they need a closer look."""
+    cdef list encoded = []
+    for header in pairs:
+        if not is_named_pair(header):
             return None
-        if is_bytes_or_none(value):
-            continue
-        if not is_ascii(value):
-            return None
-        if encoded is None:
-            encoded = list(pairs)
-        encoded[place] = ((<tuple>header)[0], (<str>value).encode("ascii"))
-    return pairs if encoded is None else tuple(encoded)
+        name, value = <tuple>header
+        if not is_bytes_or_none(value):
+            if not is_ascii(value):
+                return None
+            value = (<str>value).encode("ascii")
+        encoded.append((name, value))
+    return tuple(encoded)
 
 
 cdef bint is_count(object number) noexcept:
@@ -69,7 +78,8 @@ cdef bint is_count(object number) noexcept:
 cdef class FastSender:
     """Base class of `RecordWriter` that has the fast path of `send`.
 
-    All records that do not qualify go to the writer's `_send_any`, with the same arguments.
+    All records that do not qualify go to the writer's `_send_any`, with the same arguments. Those
+    of a producer with serializers go to its `_serialize_and_send`, and come back as bytes.
     """
 
     cdef FastAppend _records
@@ -172,9 +182,13 @@ def send(
         return self._serialize_and_send(
             self._made_by, topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
-    future = self._try_send(
-        topic, value, key, headers, partition, timestamp_ms, on_delivery, None
-    )
+    try:
+        future = self._try_send(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, None
+        )
+    except BaseException as error:
+        self._lose_in_callback(topic, error)
+        raise
     if future is not None:
         return future
     return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)

@@ -249,6 +249,11 @@ def closed(call: str) -> KafkaError:
     return IllegalStateError(f"cannot {_verb(call)}: the producer is closed")
 
 
+def closed_meanwhile() -> KafkaError:
+    """Refuse a record of a producer that was closed after its `send` had begun."""
+    return KafkaError("the producer was closed while the record was being serialized")
+
+
 def of_another_cluster(lease: TransactionLease, cluster_id: str | None) -> ClaimRefusedError:
     """Return the refusal of a lease. Producer ids of two clusters can be equal by chance."""
     return ClaimRefusedError(

@@ -21,6 +21,7 @@ __all__ = [
     "append_at_once",
     "append_in_loop",
     "append_when_possible",
+    "end_append",
     "leave_append",
     "wait_in_loop",
     "wait_until_done",
@@ -161,7 +162,7 @@ def append_at_once(
         outcome = step(io.platform.monotonic_ms(), call.blocked)
         call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
         if core.needs_wakeup:
-            wake_sender(io, core)
+            end_append(io, core, outcome)
     return outcome
 
 
@@ -217,6 +218,15 @@ def wake_sender(io: IoThread, core: ProducerCore) -> None:
         io.poke()
         # After the poke: an interrupt between the two costs a second poke, but no wake-up.
         core.needs_wakeup = False
+
+
+def end_append(io: IoThread, core: ProducerCore, outcome: object) -> None:
+    """Wake the loop after an append, and claim its outcome. The caller holds the lock.
+
+    A record without memory always asks for the loop, so other appends need not come here.
+    """
+    core.claim_append(outcome)
+    wake_sender(io, core)
 
 
 def leave_append(io: IoThread, core: ProducerCore, outcome: object) -> None:

@@ -106,7 +106,7 @@ class Appender:
         self.transaction_manager = transactions
         # The queue of a record that is being appended, until its partition is in the transaction.
         self._appending_to: PartitionQueue | None = None
-        # The place in the queue for memory that the last append returned, until its caller waits.
+        # The place in the queue for memory that an append returned, until its caller has it.
         self._unclaimed: MemoryTicket | None = None
         self._size_limits = [(name, getattr(options, name)) for name in _WAYS_OUT]
         self._metadata = metadata
@@ -199,7 +199,12 @@ class Appender:
             # ticket: an abandoned place in the queue for memory would block all places after it.
             if ticket is not kept:
                 self._accumulator.give_up(ticket)
-            self._unclaimed = kept
+            if kept is not None:
+                # Stored before any call, where an exception could come.
+                older, self._unclaimed = self._unclaimed, kept
+                # It is of a call that was interrupted before it had the outcome.
+                if older is not None:
+                    self._accumulator.give_up(older)
         return outcome
 
     def finish_interrupted_call(self) -> None:
@@ -233,6 +238,14 @@ class Appender:
     def ask_for_step(self) -> None:
         """Note that the sender should look. The shell wakes it."""
         self.needs_wakeup = True
+
+    def claim_append(self, outcome: object) -> None:
+        """Note that a caller has an append's outcome, and leaves the queue for memory by itself.
+
+        It says so before it lets the lock go. What is unclaimed later was lost to an exception.
+        """
+        if isinstance(outcome, AppendBlocked) and outcome.ticket is self._unclaimed:
+            self._unclaimed = None
 
     def give_up_unclaimed(self) -> None:
         """Leave the queue for memory, if an exception took the last append's ticket."""
@@ -469,8 +482,6 @@ class Appender:
 
     def append_can_proceed(self, blocked: AppendBlocked) -> bool:
         """Return whether it is worth calling `append` again."""
-        if self._unclaimed is blocked.ticket:
-            self._unclaimed = None  # its caller has it
         if self._accumulator.is_closed:
             return True
         if blocked.ticket is not None:

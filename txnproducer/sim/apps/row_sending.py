@@ -192,6 +192,7 @@ def _send_run(
             outcome = yield from wait_to_append(process, drafts[row], record, blocked, start_ms)
         if not isinstance(outcome, FutureRecordMetadata):
             outcome = process.core.rows.append(TOPIC, run, process.now_ms, blocked)
+            process.core.claim_append(outcome)
         if isinstance(outcome, FutureRecordMetadata):
             record.future = outcome
             attempt.records.append(record)

@@ -154,6 +154,7 @@ def send(
         )
         try:
             outcome = process.interrupts.run(append)
+            core.claim_append(outcome)
         except KafkaError as error:
             return error
         except Interrupted as interrupted:
@@ -339,6 +340,7 @@ def begin_append(
     """Send a record, or return the reason to wait. Raise its error if it failed at once."""
     now_ms = process.now_ms
     outcome = process.core.append(topic, value, None, (), 0, now_ms, None, now_ms, blocked)
+    process.core.claim_append(outcome)
     if isinstance(outcome, FutureRecordMetadata) and outcome.done():
         error = outcome.exception(0)
         if error is not None:
