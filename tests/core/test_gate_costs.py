@@ -11,6 +11,7 @@ from txnproducer._core.sending.gate_costs import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     LONGEST_RUN,
+    MOST_SLEPT,
     SHORT_PAUSE,
     SLEEP_MS,
     WINDOW,
@@ -58,11 +59,26 @@ def test_a_sleep_that_the_saved_questions_pay_for_ends_no_run():
 
 def test_only_the_last_transactions_count():
     costs = GateCosts()
-    ask(costs, FIRST_PAUSE, held_ms=1)
-    affordable = (WINDOW + ALLOWED_LOSS_MS) // SLEEP_MS
-    go(costs, 2 * WINDOW - affordable)
-    go(costs, affordable, has_slept=True)
+    ask(costs, FIRST_PAUSE, held_ms=SLEEP_MS)
+    for _ in range(4):
+        go(costs, WINDOW - MOST_SLEPT)
+        go(costs, MOST_SLEPT, has_slept=True)
+
+
+def test_no_more_than_one_in_a_hundred_sleeps_however_much_a_question_costs():
+    costs = GateCosts()
+    ask(costs, FIRST_PAUSE, held_ms=SLEEP_MS)
+    go(costs, WINDOW)
+    go(costs, WINDOW // 100, has_slept=True)
     assert not costs.must_ask
+    go(costs, 1, has_slept=True)
+    assert costs.must_ask
+
+
+def test_sleeps_that_cost_more_than_the_questions_end_a_run_before():
+    costs = GateCosts()
+    ask(costs, FIRST_PAUSE)
+    go(costs, WINDOW)
     go(costs, 1, has_slept=True)
     assert costs.must_ask
 

@@ -10,7 +10,8 @@ Rules:
 * Time counts in milliseconds, as the core's clock has it. That is enough for the average of many
   questions: the phases of the clock even out.
 * It asks at first. After some transactions it tries without, and goes back to asking when the
-  transactions that slept have cost more than the questions would have.
+  transactions that slept have cost more than the questions would have, or are more than one in a
+  hundred: the 99th percentile is never a sleep for long.
 * Each failed trial doubles the time to the next one, so that trials cost next to nothing where
   they always fail.
 """
@@ -26,6 +27,8 @@ FIRST_PAUSE: Final = 256
 LONGEST_PAUSE: Final = 8_192
 # Transactions without a question whose sleep counts.
 WINDOW: Final = 200
+# As many of these may sleep, however much a question costs.
+MOST_SLEPT: Final = WINDOW // 100
 # Transactions in a row without a question. Then a few ask again, to know the cost of that.
 LONGEST_RUN: Final = 2_000
 SHORT_PAUSE: Final = 64
@@ -60,7 +63,8 @@ class GateCosts:
         self._run += 1
         self._slept.append(has_slept)
         saved_ms = len(self._slept) * self._held_ms / self._questions
-        if sum(self._slept) * SLEEP_MS - saved_ms > ALLOWED_LOSS_MS:
+        slept = sum(self._slept)
+        if slept > MOST_SLEPT or slept * SLEEP_MS - saved_ms > ALLOWED_LOSS_MS:
             self._ask_again(min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE))
         elif self._run >= LONGEST_RUN:
             self._ask_again(SHORT_PAUSE)
