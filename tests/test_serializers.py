@@ -16,7 +16,7 @@ from tests.live_client import LiveClient, use_live_clients
 from tests.needs import needs_compiled
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._shell import refusals
+from txnproducer._shell import refusals, waiting
 from txnproducer.errors import (
     ForkedProducerError,
     IllegalStateError,
@@ -347,8 +347,9 @@ def test_a_record_that_a_callback_loses_to_its_serializer_ends_the_transaction(k
     assert written(kafka) == []
 
 
+@pytest.mark.parametrize("call", ["send", "send_batch"])
 def test_a_record_that_is_refused_leaves_another_threads_place_in_the_queue_for_memory(
-    monkeypatch,
+    monkeypatch, call
 ):
     serializing, waits, goes_on = threading.Event(), threading.Event(), threading.Event()
 
@@ -378,20 +379,24 @@ def test_a_record_that_is_refused_leaves_another_threads_place_in_the_queue_for_
         client.held.add(ApiKey.PRODUCE)
         for partition in (0, 1):
             producer.send("topic", b"x" * 16_000, partition=partition)
-        send_later = producer._send_later
+        wait = waiting._wait
 
         def wait_first(*arguments):
-            waits.set()
-            goes_on.wait(PATIENCE_S)
-            outcomes.append(len(producer._core._accumulator.pool.waiting))
-            client.release(ApiKey.PRODUCE)
-            return send_later(*arguments)
+            if not goes_on.is_set():
+                waits.set()
+                goes_on.wait(PATIENCE_S)
+                outcomes.append(len(producer._core._accumulator.pool.waiting))
+                client.release(ApiKey.PRODUCE)
+            return wait(*arguments)
 
-        monkeypatch.setattr(producer, "_send_later", wait_first)
-        future = producer.send("topic", b"x" * 16_000, partition=2)
+        monkeypatch.setattr(waiting, "_wait", wait_first)
+        value = b"x" * 16_000
+        if call == "send":
+            producer.send("topic", value, partition=2)
+        else:
+            producer.send_batch("topic", [value], partitions=2)
         late.join(PATIENCE_S)
         producer.commit_transaction()
-        assert future.exception(0) is None
     assert outcomes == [1]
 
 

@@ -156,6 +156,39 @@ def test_a_record_that_finds_no_memory_waits_and_goes_on(run, make, client):
     run(main())
 
 
+@pytest.mark.parametrize("call", ["append_in_loop", "transaction_number", "_send_in_turn"])
+def test_an_exception_before_the_wait_leaves_no_place_in_the_queue_for_memory(
+    run, make, client, monkeypatch, call
+):
+    class Raised(BaseException):
+        """As a signal handler raises it."""
+
+    def fail(*_):
+        raise Raised
+
+    async def main():
+        async with make(None, buffer_memory=40_000, batch_size=16_384) as producer:
+            client.held.add(ApiKey.PRODUCE)
+            for _ in range(2):
+                await producer.send("topic", b"x" * 16_000, partition=0)
+            calls = producer._calls
+            with monkeypatch.context() as patch:
+                if call == "_send_in_turn":
+                    patch.setattr(producer, call, fail)
+                elif call == "transaction_number":
+                    patch.setattr(type(calls), call, property(fail))
+                else:
+                    patch.setattr(calls, call, fail)
+                with pytest.raises(Raised):
+                    await producer.send("topic", b"x" * 16_000, partition=0)
+            assert not calls._core._accumulator.pool.waiting
+            assert not producer._turns
+            client.release(ApiKey.PRODUCE)
+            await (await producer.send("topic", b"x" * 16_000, partition=0))
+
+    run(main())
+
+
 def test_a_record_that_waits_too_long_fails_by_its_future(run, make, client):
     async def main():
         settings = {"buffer_memory": 40_000, "batch_size": 16_384, "max_block_ms": SHORT_MS}

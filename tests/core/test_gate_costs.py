@@ -9,6 +9,7 @@ import pytest
 from txnproducer._core.sending.gate_costs import (
     ALLOWED_LOSS_MS,
     FIRST_PAUSE,
+    LONG_WINDOW,
     LONGEST_PAUSE,
     LONGEST_RUN,
     MOST_SLEPT,
@@ -59,20 +60,40 @@ def test_a_sleep_that_the_saved_questions_pay_for_ends_no_run():
 
 def test_only_the_last_transactions_count():
     costs = GateCosts()
-    ask(costs, FIRST_PAUSE, held_ms=SLEEP_MS)
-    for _ in range(4):
-        go(costs, WINDOW - MOST_SLEPT)
-        go(costs, MOST_SLEPT, has_slept=True)
-
-
-def test_no_more_than_one_in_a_hundred_sleeps_however_much_a_question_costs():
-    costs = GateCosts()
-    ask(costs, FIRST_PAUSE, held_ms=SLEEP_MS)
-    go(costs, WINDOW)
-    go(costs, WINDOW // 100, has_slept=True)
+    ask(costs, FIRST_PAUSE // 2, held_ms=1)
+    ask(costs, FIRST_PAUSE // 2)
+    affordable = (WINDOW // 2 + ALLOWED_LOSS_MS) // SLEEP_MS
+    go(costs, 2 * WINDOW)
+    go(costs, affordable, has_slept=True)
     assert not costs.must_ask
     go(costs, 1, has_slept=True)
     assert costs.must_ask
+
+
+def test_no_more_than_one_in_a_hundred_sleeps_even_if_that_costs_less_than_to_ask():
+    costs = GateCosts()
+    ask(costs, FIRST_PAUSE, held_ms=SLEEP_MS // 2 - 1)
+    go(costs, LONG_WINDOW - MOST_SLEPT)
+    go(costs, MOST_SLEPT, has_slept=True)
+    assert not costs.must_ask
+    go(costs, 1, has_slept=True)
+    assert costs.must_ask
+
+
+def test_one_in_a_hundred_may_sleep():
+    costs = GateCosts()
+    ask(costs, FIRST_PAUSE, held_ms=SLEEP_MS // 2 - 1)
+    for _ in range(LONGEST_RUN // 100 - 1):
+        go(costs, 99)
+        go(costs, 1, has_slept=True)
+    assert not costs.must_ask
+
+
+def test_where_the_network_takes_as_long_sleeps_do_not_count():
+    costs = GateCosts()
+    ask(costs, FIRST_PAUSE, held_ms=30)
+    go(costs, LONGEST_RUN - 1, has_slept=True)
+    assert not costs.must_ask
 
 
 def test_sleeps_that_cost_more_than_the_questions_end_a_run_before():

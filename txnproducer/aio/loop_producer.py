@@ -29,7 +29,7 @@ from txnproducer._shell.arguments import check_place
 from txnproducer._shell.columns.blocks import Block, Columns
 from txnproducer._shell.record_writer import SendArguments
 from txnproducer._shell.transaction_inquiry import describe_in_loop
-from txnproducer._shell.waiting import BlockedCall, append_in_loop, wait_in_loop
+from txnproducer._shell.waiting import BlockedCall, append_in_loop, leave_append, wait_in_loop
 from txnproducer.aio.task_owner import calling_task
 from txnproducer.errors import InvalidTxnTimeoutError, KafkaError, UnsupportedVersionError
 from txnproducer.producer import TransactionalProducer
@@ -91,6 +91,10 @@ class LoopProducer(TransactionalProducer):
             self._config.max_block_ms,
             lambda now_ms, waited: self._append(*record, now_ms, waited),
         )
+
+    def leave_append(self, later: LaterSend | None) -> None:
+        """Leave the queue for memory, if the record has a place there."""
+        leave_append(self._io, self._core, None if later is None else later.blocked)
 
     async def send_batch_in_loop(self, topic: str, given: Columns) -> FutureBatchMetadata:
         """See `send_batch`."""

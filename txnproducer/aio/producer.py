@@ -290,7 +290,11 @@ class AsyncTransactionalProducer:
             future = self._send(topic, value, key, headers, partition, timestamp_ms)
             if not isinstance(future, LaterSend):
                 return future
-            return await self._send_in_turn(topic, future)
+            try:
+                return await self._send_in_turn(topic, future)
+            except BaseException:
+                self._calls.leave_append(future)
+                raise
         return await self._send_in_turn(topic, None, value, key, headers, partition, timestamp_ms)
 
     async def _send_in_turn(
@@ -303,9 +307,9 @@ class AsyncTransactionalProducer:
         """
         turn = self._turns.setdefault(topic, _Turn())
         turn.tasks += 1
-        # Of the transaction that is open now: the record must not land in the next one.
-        number = self._calls.transaction_number
         try:
+            # Of the transaction that is open now: the record must not land in the next one.
+            number = self._calls.transaction_number
             async with turn.lock:
                 if later is None:
                     self._calls.refuse_if_ended(number)
@@ -314,6 +318,9 @@ class AsyncTransactionalProducer:
                         return future
                     later = future
                 return await self._calls.append_in_loop(later)
+        except BaseException:
+            self._calls.leave_append(later)  # perhaps before the wait, which does so itself
+            raise
         finally:
             turn.tasks -= 1
             if not turn.tasks:

@@ -11,7 +11,7 @@ Rules:
   questions: the phases of the clock even out.
 * It asks at first. After some transactions it tries without, and goes back to asking when the
   transactions that slept have cost more than the questions would have, or are more than one in a
-  hundred: the 99th percentile is never a sleep for long.
+  hundred: the 99th percentile should not be a sleep.
 * Each failed trial doubles the time to the next one, so that trials cost next to nothing where
   they always fail.
 """
@@ -25,10 +25,11 @@ from typing import Final
 # sleep. With trials after 64 these were one in a hundred at first, and so the p99 was a sleep.
 FIRST_PAUSE: Final = 256
 LONGEST_PAUSE: Final = 8_192
-# Transactions without a question whose sleep counts.
+# Transactions without a question whose sleep counts for the cost.
 WINDOW: Final = 200
-# As many of these may sleep, however much a question costs.
-MOST_SLEPT: Final = WINDOW // 100
+# Of so many may so many sleep, however much a question costs. In fewer, chance would decide.
+LONG_WINDOW: Final = 1_000
+MOST_SLEPT: Final = LONG_WINDOW // 100
 # Transactions in a row without a question. Then a few ask again, to know the cost of that.
 LONGEST_RUN: Final = 2_000
 SHORT_PAUSE: Final = 64
@@ -46,7 +47,8 @@ class GateCosts:
         self._questions = 0
         self._held_ms = 0
         self._run = 0
-        self._slept: deque[bool] = deque(maxlen=WINDOW)
+        # The places in the run of those that slept, within the long window.
+        self._sleeps: deque[int] = deque()
 
     @property
     def must_ask(self) -> bool:
@@ -61,10 +63,17 @@ class GateCosts:
     def note_without_question(self, *, has_slept: bool) -> None:
         """Note whether a transaction that did not ask was put to sleep."""
         self._run += 1
-        self._slept.append(has_slept)
-        saved_ms = len(self._slept) * self._held_ms / self._questions
-        slept = sum(self._slept)
-        if slept > MOST_SLEPT or slept * SLEEP_MS - saved_ms > ALLOWED_LOSS_MS:
+        sleeps, run = self._sleeps, self._run
+        if has_slept:
+            sleeps.append(run)
+        if sleeps and sleeps[0] <= run - LONG_WINDOW:
+            sleeps.popleft()
+        question_ms = self._held_ms / self._questions
+        slept = sum(place > run - WINDOW for place in sleeps)
+        loss_ms = slept * SLEEP_MS - min(run, WINDOW) * question_ms
+        # Where a question takes as long, it is the network that makes a transaction late.
+        is_often = len(sleeps) > MOST_SLEPT and question_ms < SLEEP_MS / 2
+        if is_often or loss_ms > ALLOWED_LOSS_MS:
             self._ask_again(min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE))
         elif self._run >= LONGEST_RUN:
             self._ask_again(SHORT_PAUSE)
@@ -73,4 +82,4 @@ class GateCosts:
         self._pause = pause
         # From the beginning: the coordinator may be a quicker one now.
         self._questions = self._held_ms = self._run = 0
-        self._slept.clear()
+        self._sleeps.clear()

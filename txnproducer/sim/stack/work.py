@@ -176,7 +176,10 @@ class TransactionWork:
         is_closed = producer._refusal is not None  # noqa: SLF001 - the judge looks inside
         if isinstance(error, IllegalStateError) and not is_closed:
             self._judge.violate("state", f"a block is refused: {error!r}")
-        if isinstance(error, InterruptError) and producer.transaction_state == "IN_TRANSACTION":
+        # A close on another thread ends what is open: perhaps an earlier transaction, whose abort
+        # it has refused.
+        is_open = producer.transaction_state == "IN_TRANSACTION" and not is_closed
+        if isinstance(error, InterruptError) and is_open:
             self._judge.violate("state", "a block is open that was never entered")
 
     # --- the work of a transaction --------------------------------------------------------------
