@@ -106,17 +106,22 @@ def slow_path(one, topic, value=None, key=None, headers=None, partition=None, **
 
 
 class WatchedSend:
-    """A producer's compiled `send`, and whether each record took the fast path."""
+    """A producer's compiled `send`, and whether each record took the fast path.
 
-    def __init__(self, one):
+    Args:
+        one: the producer.
+        long_way: its method that only the other records reach.
+    """
+
+    def __init__(self, one, long_way="_send_any"):
         self.is_fast: list[bool] = []
-        self._send_any = one._send_any
-        one._send_any = self._note
+        self._long_way = getattr(one, long_way)
+        setattr(one, long_way, self._note)
         self.send = one.send
 
     def _note(self, *arguments):
         self.is_fast[-1:] = [False]
-        return self._send_any(*arguments)
+        return self._long_way(*arguments)
 
     def __call__(self, *arguments, **more):
         self.is_fast.append(True)
@@ -253,24 +258,6 @@ def test_a_dict_of_headers_that_grows_meanwhile_is_sent_as_it_was(ready, clients
 # --- records that are serialized first
 
 
-class Watched:
-    """A producer's `send`, and whether each record was appended without the long way."""
-
-    def __init__(self, one):
-        self.is_fast: list[bool] = []
-        self._append = one._append
-        one._append = self._note
-        self._send = one.send
-
-    def _note(self, *arguments):
-        self.is_fast[-1] = False
-        return self._append(*arguments)
-
-    def __call__(self, *arguments, **more):
-        self.is_fast.append(True)
-        return self._send(*arguments, **more)
-
-
 SERIALIZED: list[dict[str, Any]] = [
     {"value": "text", "key": "key"},
     {"value": None, "key": "key"},
@@ -285,7 +272,7 @@ def test_serialized_records_are_appended_as_fast(make, clients):
     for partition in range(3):
         one.send("topic", "first", partition=partition)
     one.send("topic", "first")
-    send = Watched(one)
+    send = WatchedSend(one, "_append")
     for more in SERIALIZED:
         send("topic", **{"timestamp_ms": 1_000, **more})
     assert send.is_fast == [True] * len(SERIALIZED)
@@ -313,7 +300,7 @@ def test_a_serialized_record_without_an_open_batch_goes_the_long_way_once(make, 
         return value.encode()
 
     one = make(value_serializer=noted)
-    send = Watched(one)
+    send = WatchedSend(one, "_append")
     send("topic", "v", partition=2)
     assert send.is_fast == [False]
     one.commit_transaction()

@@ -121,7 +121,7 @@ cdef class FastSender:
     def _try_serialized(
         self, topic, value, key, headers, partition, timestamp_ms, on_delivery, transaction
     ):
-        """Write a record that was serialized. Return its future, or None if nothing was done.
+        """Call `_try_send`, which Python code cannot reach, for a record that was serialized.
 
         Args:
             topic, value, key, headers, partition, timestamp_ms, on_delivery: as for `send`.

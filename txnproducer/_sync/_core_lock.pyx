@@ -187,8 +187,8 @@ cdef class Lock:
         """Make the lock free, in a forked child. See the Python twin."""
         # The old bell stays as it is: a thread that does not exist in this process may sleep on it,
         # or have ended its sleep without saying so. The count of waiting threads stays as well, so
-        # the new bell may be rung in vain. The caller itself may be one of them: a signal handler
-        # has forked in its wait, whose end will take one off.
+        # the new bell may be rung in vain. A signal handler can fork while its own thread waits.
+        # That wait goes on in the child, and takes one off the count at its end.
         Py_INCREF(self._bell)
         self._bell = Bell()
         txn_store_owner(&self._owner, 0)
