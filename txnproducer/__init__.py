@@ -1,7 +1,7 @@
 """Exactly-once writes into Apache Kafka from Python and Spark.
 
-Names without an underscore are supported; the names listed here are those that most programs need.
-The other errors are in `txnproducer.errors`.
+The names listed here are those that most programs need. All that is supported is in the reference,
+docs/api.rst. The other errors are in `txnproducer.errors`.
 
 The root is for one import of them. It must not know Spark, the commands or the tools for tests,
 which only their users load.

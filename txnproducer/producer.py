@@ -104,9 +104,10 @@ class TransactionalProducer(OutcomeKeeper):
         Call it once, before the first transaction. Blocks up to `max_block_ms`.
 
         Args:
-            recover: for an id that prepares transactions: returns the one that is stored with its
-                decision, or None, or a context manager of that, left after the initialization.
-                It is completed before. After an error the producer is closed.
+            recover: for an id that prepares transactions: returns the stored transaction and its
+                decision, or None. It is completed, and then the producer is initialized. The
+                function may return a context manager of these, which is left after that. After an
+                error the producer is closed.
 
         Raises:
             TransactionAbortedError: a transaction that should be committed is lost. Write its
@@ -237,7 +238,8 @@ class TransactionalProducer(OutcomeKeeper):
         * "abort": after a growing wait the function is called again.
         * "resume": the same commit is awaited, `attempts` times or until `timeout`; then abort.
         * "unknown": `resolve_outcome()`; if that does not tell, `is_written()`.
-        * "restart", "fix": the error is raised; `ProducerPool.run` makes a new producer.
+        * "restart": the error is raised. (`ProducerPool.run` makes a new producer.)
+        * "fix": the error is raised.
 
         Args:
             fn: gets the transaction. An exception that leaves it aborts, and is raised.
@@ -366,6 +368,8 @@ class TransactionalProducer(OutcomeKeeper):
 
         The transaction gets an entry, an offset of the group `__txn.<transactional id>`. Use the
         id for nothing but prepared transactions.
+
+        Waits as `flush` does, up to `delivery_timeout_ms`, and then up to `max_block_ms`.
 
         Raises:
             IllegalStateError: no transaction is open, nothing was sent in it, it is prepared or
@@ -514,8 +518,8 @@ class TransactionalProducer(OutcomeKeeper):
             be pickled.
 
         Raises:
-            IllegalStateError: no transaction is open, it is leased, something is written in it, or
-                it is another thread's block.
+            IllegalStateError: no transaction is open, it is leased, it is another thread's block,
+                or something is written in it (with `claims=0`: is not flushed).
             KafkaTimeoutError: not done in time; call again to go on waiting, or abort.
             UnsupportedVersionError: the cluster is older than Kafka 2.5.
             KafkaError: refused; with `recovery == "abort"` call `abort_transaction()`.

@@ -189,7 +189,7 @@ def _about(kafka: EmbeddedKafka, plan: Plan, arguments: argparse.Namespace) -> d
     words = {table: {peer: in_words_of(peer, table) for peer in PEERS} for table in TABLES}
     return {
         "commit": _commit(),
-        "platform": platform.platform(),
+        "platform": _platform(),
         "processor": _processor(),
         "processors": os.cpu_count(),
         "python": platform.python_version(),
@@ -205,6 +205,12 @@ def _about(kafka: EmbeddedKafka, plan: Plan, arguments: argparse.Namespace) -> d
         "load_before": f"{os.getloadavg()[0]:.1f}",
         "load_after": "",
     }
+
+
+def _platform() -> str:
+    # Not the whole release, which names the kernel's own build.
+    release = ".".join(platform.release().split(".")[:2])
+    return f"{platform.system()} {release}, {platform.machine()}"
 
 
 def _commit() -> str:

@@ -219,7 +219,7 @@ class RecordWriter(TopicAsker, FastSender):
         partitions: Any = None,
         timestamps_ms: Any = None,
     ) -> FutureBatchMetadata:
-        """Write many records, given by column, for half of the CPU time of `send` for each.
+        """Write many records, given by column, in about half of the CPU time that `send` takes.
 
         Records of one partition keep their order. If buffer memory is full, the call waits up to
         `max_block_ms` for each batch.

@@ -302,6 +302,6 @@ def forked(call: str) -> KafkaError:
     """Refuse a call in a forked process."""
     return ForkedProducerError(
         f"cannot {_verb(call)}: the producer was made in the parent process; its thread and"
-        " connections did not come along. Make a producer in this process (in gunicorn or"
-        " Celery: in the hook that runs after the fork)."
+        " connections did not come along. Make a producer in this process, or use a ProducerPool,"
+        " which may be made before the fork."
     )

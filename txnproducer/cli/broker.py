@@ -85,7 +85,11 @@ def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
 )
 @click.option("--tls", is_flag=True, help="Serve TLS, with a certificate made for this run.")
 @click.option("--sasl", is_flag=True, help="Ask clients for a user and a password.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Of the first broker; 9092 if free.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port of the first broker; 9092 if it is free.",
+)
 @click.option(
     "--setting",
     "settings",

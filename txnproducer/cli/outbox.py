@@ -80,7 +80,11 @@ def status(database: str, name: str, schema: str | None) -> None:
 @command.command()
 @_database_options
 @cluster_options
-@click.option("--relay-id", required=True, help="Of this process, and the same after a restart.")
+@click.option(
+    "--relay-id",
+    required=True,
+    help="The name of this relay: unique in the cluster, and the same after a restart.",
+)
 @click.option(
     "--shards",
     default=f"0-{SHARDS - 1}",
@@ -88,8 +92,19 @@ def status(database: str, name: str, schema: str | None) -> None:
     metavar="FIRST-LAST",
     help="The part of the keys that this process sends.",
 )
-@click.option("--batch-rows", default=500, show_default=True, type=click.IntRange(1))
-@click.option("--ledger-topic", default="outbox.ledger", show_default=True)
+@click.option(
+    "--batch-rows",
+    default=500,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The most rows of a transaction.",
+)
+@click.option(
+    "--ledger-topic",
+    default="outbox.ledger",
+    show_default=True,
+    help="The compacted topic of the relays' ledgers.",
+)
 @click.option(
     "--on-set-back",
     type=click.Choice(["stop", "send"]),

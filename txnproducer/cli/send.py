@@ -135,7 +135,7 @@ def _parse_headers(
 
 @click.command()
 @cluster_options
-@click.option("-t", "--topic", required=True, callback=not_empty(), help="Where to.")
+@click.option("-t", "--topic", required=True, callback=not_empty(), help="The topic to write to.")
 @click.option(
     "--transactional-id",
     callback=not_empty("txnproducer-send-TOPIC"),
@@ -183,7 +183,7 @@ def _parse_headers(
     "--key-separator",
     metavar="TEXT",
     callback=not_empty("lines without keys"),
-    help="What parts key and value in a line.",
+    help="The text between key and value in a line.",
 )
 @click.option(
     "--skip",
@@ -197,7 +197,14 @@ def _parse_headers(
     callback=not_empty("a new id"),
     help="Part of each record's id; default: random. Give an earlier run's to go on with it.",
 )
-@click.option("--header", "headers", multiple=True, callback=_parse_headers, metavar="NAME=VALUE")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    callback=_parse_headers,
+    metavar="NAME=VALUE",
+    help="A header of each record; may be given several times.",
+)
 @click.option("--partition", type=click.IntRange(0), help="Write to this partition only.")
 @click.option("--rate", type=NumberRange(0.001), help="At most so many records a second.")
 @click.option(

@@ -246,8 +246,8 @@ _RECORDS = (
         "max_block_ms",
         "int",
         60_000,
-        "How long `send` may wait for metadata and memory, and how long `init_transactions`, "
-        "`commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` may wait.",
+        "The longest wait of calls such as `send` (for metadata and memory), `init_transactions` "
+        "and `commit_transaction`: [which ones](transactions.md#settings-that-matter).",
     ),
     Setting(
         "delivery_timeout_ms",

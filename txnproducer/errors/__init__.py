@@ -74,8 +74,9 @@ from .security import *  # noqa: F403
 class KafkaTimeoutError(RetriableError, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT):
     """The operation did not finish in time.
 
-    From a blocking call: the operation goes on in the background. Call the same method again to
-    wait for it once more, or close the producer; other calls are refused until then.
+    From a call that begins or ends something: the operation goes on. Call the same method again
+    to wait for it, or close the producer; until then most other calls are refused. After
+    `flush()` or a future's `result()` any call may follow. As a record's error: it has failed.
     """
 
 

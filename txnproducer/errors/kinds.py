@@ -47,7 +47,9 @@ _PUBLIC_HOME = "txnproducer.errors"
 
 
 class KafkaError(Exception):
-    """Base of every error that this package raises on purpose.
+    """Base of all errors that come from Kafka or from the producer's state.
+
+    A wrong argument is a `TypeError` or a `ValueError`.
 
     Attributes:
         code: the broker's error code for this class; -1 if there is none.

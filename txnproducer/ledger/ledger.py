@@ -290,7 +290,8 @@ class Ledger:
         if text_of("after", after) != present:
             raise LedgerError(
                 f"advance({_short(position)}, after={_short(after)}) does not fit {self!r}, which"
-                f" is at {present:.100}. Nothing was written."
+                f" is at {present:.100}. The position is not in the transaction, and a commit"
+                " would write the records without it."
                 " Either the program has lost count, or it has gone on after an error without a"
                 " look at the ledger. Way out: abort, and go on from ledger.position"
             )

@@ -14,7 +14,7 @@ from txnproducer.ledger.errors import LedgerError as AnyLedgerError
 
 # A refusal is no passing failure: the same call again finds the same ledger and the same settings.
 class SinkError(KafkaError):
-    """The sink refuses to write. Nothing was written by this call."""
+    """The sink refuses to write: on the driver the batch, in a task the task's partition."""
 
     recovery = "fix"
 
@@ -62,7 +62,10 @@ class StoppedError(KafkaError):
 
 
 class CommitIncompleteError(KafkaError):
-    """Some partitions of a batch are committed, not all. The same batch again completes it."""
+    """Some partitions of a batch are committed, not all. The same batch again completes it.
+
+    Start the query again, or write the batch again with the same rows.
+    """
 
     recovery = "restart"
 
@@ -76,7 +79,10 @@ class ReplayMismatchError(SinkError):
 
 
 class InputBrokenError(KafkaError):
-    """A task has not received all of its rows from Spark. None of them is committed."""
+    """A task has not received all of its rows from Spark. None of them is committed.
+
+    Spark runs the task again. If the error stays, write the batch again.
+    """
 
     recovery = "abort"
 

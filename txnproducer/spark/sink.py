@@ -89,7 +89,8 @@ class ExactlyOnceKafkaSink:
             "keep" leaves committed rows as they are. With "prepared" the default is "warn": a
             batch that is wholly committed stays as it is, and the report and the log say so.
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
-        max_runs: but with "partition", how many runs of a batch may fail; 3 by default.
+        max_runs: how many runs of a batch may fail; 3 by default. With "partition" it counts only
+            for a batch that the driver writes.
         max_losses: likewise, how many runs of a batch may lose an executor; 20 by default.
         driver_rows: the most rows of a batch that the driver writes itself, mostly after one
             that was not larger; 0 for none, default 10,000. See docs/spark.md, "Small batches".
@@ -201,7 +202,9 @@ class ExactlyOnceKafkaSink:
                 known, or Spark Connect needs `writers`; nothing was written.
             SinkError: refused on the driver; nothing was written.
             StoppedError: the query or Spark was stopped.
-            Exception: raised by Spark when a task has failed too often.
+            BatchFailedError: nothing of the batch is visible.
+            KafkaError: an error of the sink in a task.
+            Exception: an error of the frame, by which Spark fails a task.
         """
         began = time.monotonic()
         named: dict[str, str] = {}
