@@ -137,6 +137,20 @@ def test_the_second_address_of_a_name_is_tried_when_the_first_does_not_answer(
         drive("two-addresses:9092").connect()
 
 
+def test_an_address_that_accepts_and_hangs_up_is_followed_by_the_next(
+    drive: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeBroker(hang_up_after=0) as broken, FakeBroker() as broker:
+        both = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+            for port in (broken.port, broker.port)
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: both)
+        driver = drive("kafka:9092")
+        driver.until(lambda: driver.client.is_ready(BOOTSTRAP, clock_ms()))
+        assert broken.connections
+
+
 def test_a_system_without_threads_left_is_a_failed_attempt(
     drive: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

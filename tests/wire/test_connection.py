@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 import threading
 from collections.abc import Callable
@@ -92,16 +93,61 @@ def test_many_small_parts_go_out_whole(wire: Wire) -> None:
     assert all(b"batch %d" % number in request for number in range(200))
 
 
-def test_produce_without_acknowledgement_is_answered_at_once(wire: Wire) -> None:
-    partition = TopicPartition("t", 0)
-    body = m.ProduceRequest(None, 0, 1000, (m.ProducePartition(partition, b"batch"),))
-    request = ClientRequest(1, HERE, body, 0, 1000)
-    answer = wire.connection.send_request(request, 11, 0)
-    expected = m.ProduceResponse((m.ProducePartitionResponse(partition, 0, -1),))
-    assert answer == ClientResponse(request, expected)
+# --- acks=0 -------------------------------------------------------------------------------------
+
+
+PARTITION = TopicPartition("t", 0)
+
+
+def without_acks(records: bytes = b"batch") -> m.ProduceRequest:
+    return m.ProduceRequest(None, 0, 1000, (m.ProducePartition(PARTITION, records),))
+
+
+def test_produce_without_acknowledgement_ends_once_the_socket_has_its_bytes(wire: Wire) -> None:
+    request = ClientRequest(1, HERE, without_acks(), 0, 1000)
+    wire.connection.send_request(request, 11, 0)
+    assert not wire.connection.take_written()
+    assert wire.connection.in_flight_count == 1
     wire.connection.flush()
     assert b"batch" in wire.read()
+    expected = m.ProduceResponse((m.ProducePartitionResponse(PARTITION, 0, -1),))
+    assert wire.connection.take_written() == [ClientResponse(request, expected)]
     assert wire.connection.in_flight_count == 0
+
+
+def test_requests_without_acknowledgement_end_in_turn_as_the_peer_reads(wire: Wire) -> None:
+    requests = [ClientRequest(n, HERE, without_acks(bytes(1_000_000)), 0, 1000) for n in range(3)]
+    for request in requests:
+        wire.connection.send_request(request, 11, 0)
+    size = sum(map(len, wire.connection.output)) // 3
+    wire.broker.settimeout(0.002)
+    told: list[ClientRequest] = []
+    while wire.connection.output:
+        wire.connection.flush()
+        left = sum(map(len, wire.connection.output))
+        told += [end.request for end in wire.connection.take_written()]
+        assert told == requests[: 3 - math.ceil(left / size)]
+        with contextlib.suppress(TimeoutError):
+            wire.broker.recv(100_000)
+    assert told == requests
+
+
+def test_a_peer_that_does_not_read_gets_no_more_requests_than_allowed(wire: Wire) -> None:
+    for _ in range(5):
+        wire.send(without_acks(bytes(2_000_000)), version=11)
+    assert not wire.connection.take_written()
+    assert not wire.connection.can_send(0)
+    assert wire.connection.next_deadline_ms() == 1000
+    with pytest.raises(KafkaTimeoutError, match="did not take a request"):
+        wire.connection.tick(1000)
+    assert len(wire.connection.close(1000)) == 5
+
+
+def test_the_requests_that_are_left_come_back_in_the_order_of_their_sending(wire: Wire) -> None:
+    first = wire.send()
+    second = wire.send(without_acks(bytes(2_000_000)), version=11)
+    third = wire.send()
+    assert wire.connection.close(0) == [(first, False), (second, False), (third, False)]
 
 
 # --- the connection ends ------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from txnproducer._wire import tcp
 from txnproducer._wire.platform import SYSTEM
 from txnproducer._wire.tcp import BufferSizes, open_tcp, with_address
 from txnproducer.errors import (
@@ -91,3 +92,22 @@ def test_an_error_gets_the_address_and_is_otherwise_unchanged(error: KafkaError)
     assert with_address("h:9092", told) is told
     if not isinstance(error, LockedError):
         assert str(pickle.loads(pickle.dumps(told))) == str(told)
+
+
+@pytest.mark.parametrize(("first", "order"), [(0, "012"), (1, "120"), (5, "201")])
+def test_the_addresses_are_tried_from_the_given_one_on(
+    monkeypatch: pytest.MonkeyPatch, first: int, order: str
+) -> None:
+    tried = []
+
+    def refuse(_: socket.socket, sockaddr: Any, *__: object) -> socket.socket:
+        tried.append(sockaddr[0][-1])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(tcp, "_connect", refuse)
+    found = [(0, 0, 0, "", (f"10.0.0.{number}", 9)) for number in range(3)]
+    network = WithoutNetwork(*found)
+    monkeypatch.setattr(network, "new_socket", lambda *_: None)
+    with pytest.raises(DisconnectError):
+        open_tcp(network, "many", 9, BufferSizes(), lambda: 5.0, lambda _: None, first)
+    assert "".join(tried) == order

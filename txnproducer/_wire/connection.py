@@ -17,7 +17,7 @@ import random
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,8 +35,9 @@ from .codec import WireCodec
 from .connector import FRAME_SIZE, MAX_HANDSHAKE_ANSWER_BYTES, Connected
 from .handshake import ExchangeStep
 from .io_calls import Calls
+from .output import WOULD_BLOCK, Output
 from .platform import SYSTEM, Platform
-from .produce_codec import Buffer, unacknowledged
+from .produce_codec import unacknowledged
 from .reauthentication import Reauthentication
 from .version_choice import CLIENT_THROTTLES_FROM
 
@@ -50,9 +51,7 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 _MAX_LARGE_ANSWER_BYTES = 16 * _MAX_ANSWER_BYTES
 _LARGE_ANSWERS = (MetadataRequest, DescribeTransactionsRequest, ProduceRequest)
 _MOST_READS = 16  # of one connection in a turn, so that the others get theirs
-_MAX_RECORD_BYTES = 16_384  # the size of a TLS record: smaller parts are joined to share one
 _MAX_REAUTHENTICATION_MS = 30_000
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(slots=True)
@@ -112,7 +111,11 @@ class Connection:
         self._platform = platform
         self._correlation_ids = connected.correlation_ids
         self._in_flight: deque[_InFlight] = deque()
-        self.output: deque[memoryview] = deque()
+        # Requests with acks=0, which end once they are written.
+        self._unanswered: deque[_InFlight] = deque()
+        self._output = Output(sock, calls)
+        self.output = self._output.parts
+        self.flush = self._output.flush
         self._received = bytearray()
         self._login = connected.login
         self.reauthentication: Reauthentication | None = None
@@ -124,8 +127,8 @@ class Connection:
 
     @property
     def in_flight_count(self) -> int:
-        """The number of requests that await their answer."""
-        return len(self._in_flight)
+        """The number of requests that await their end."""
+        return len(self._in_flight) + len(self._unanswered)
 
     @property
     def must_log_in_again(self) -> bool:
@@ -140,74 +143,30 @@ class Connection:
     def can_send(self, now_ms: int) -> bool:
         """Return whether a request may be put on the connection now."""
         return (
-            len(self._in_flight) < self._max_in_flight
+            len(self._in_flight) + len(self._unanswered) < self._max_in_flight
             and now_ms >= self.muted_until_ms
             and now_ms < self._reauthentication_due_ms
         )
 
-    def send_request(
-        self, request: ClientRequest, version: int, now_ms: int
-    ) -> ClientResponse | None:
-        """Put a request into the queue of bytes, which `flush` writes.
-
-        Returns:
-            The answer to a Produce request with acks=0, to which the broker sends none; otherwise
-            None.
-        """
+    def send_request(self, request: ClientRequest, version: int, now_ms: int) -> None:
+        """Put a request into the queue of bytes, which `flush` writes."""
         correlation_id = next(self._correlation_ids)
-        self._put(self._codec.encode(request.body, version, correlation_id))
+        self._output.put(self._codec.encode(request.body, version, correlation_id))
         self.last_used_ms = now_ms
+        entry = _InFlight(correlation_id, request, version, now_ms + request.timeout_ms)
         body = request.body
         if isinstance(body, ProduceRequest) and body.acks == 0:
-            return ClientResponse(request, unacknowledged(body))
-        deadline_ms = now_ms + request.timeout_ms
-        self._in_flight.append(_InFlight(correlation_id, request, version, deadline_ms))
-        return None
+            self._unanswered.append(entry)
+            self._output.tell_when_written(ClientResponse(request, unacknowledged(body)))
+        else:
+            self._in_flight.append(entry)
 
-    def _put(self, parts: Sequence[Buffer]) -> None:
-        if not self._is_tls:
-            self.output.extend(map(memoryview, parts))
-            return
-        joined = bytearray()
-        for part in parts:
-            if joined and len(joined) + len(part) > _MAX_RECORD_BYTES:
-                self.output.append(memoryview(joined))
-                joined = bytearray()
-            if len(part) > _MAX_RECORD_BYTES:
-                self.output.append(memoryview(part))
-            else:
-                joined += part
-        if joined:
-            self.output.append(memoryview(joined))
-
-    def flush(self) -> None:
-        """Write as much as the socket takes.
-
-        Raises:
-            DisconnectError: the connection is broken.
-        """
-        out, sock = self.output, self.sock
-        try:
-            while out:
-                if isinstance(sock, ssl.SSLSocket):
-                    # OpenSSL requires the very same buffer again after "want write".
-                    self._drop_sent(sock.send(out[0]))
-                else:
-                    self._drop_sent(self._calls.send_parts(sock, out))
-        except _WOULD_BLOCK:
-            return
-        except OSError as error:
-            raise DisconnectError(f"cannot write to the broker: {error}") from error
-
-    def _drop_sent(self, sent: int) -> None:
-        out = self.output
-        while sent:
-            first = out[0]
-            if sent < len(first):
-                out[0] = first[sent:]
-                return
-            sent -= len(first)
-            out.popleft()
+    def take_written(self) -> list[ClientResponse]:
+        """Return the ends of requests without an answer, and forget them. Call after a flush."""
+        written, self._output.written = self._output.written, []
+        for _ in written:
+            self._unanswered.popleft()
+        return written
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -225,7 +184,7 @@ class Connection:
         while True:
             try:
                 data = self._receive(_RECEIVE_BYTES)
-            except _WOULD_BLOCK:
+            except WOULD_BLOCK:
                 return
             except OSError as error:
                 raise DisconnectError(f"the connection broke: {error}") from error
@@ -307,10 +266,13 @@ class Connection:
     def next_deadline_ms(self) -> int:
         """Return the time of the next useful call of `tick`."""
         deadline = self._reauthentication_deadline_ms
-        if self.reauthentication is None and not self._in_flight:
+        if self.reauthentication is None and not self.in_flight_count:
             # Only with nothing in flight: `tick` can't begin before, and the loop would spin.
             deadline = min(deadline, self._reauthentication_due_ms)
-        return min([deadline, *(entry.deadline_ms for entry in self._in_flight)])
+        return min([deadline, *(entry.deadline_ms for entry in self._under_way())])
+
+    def _under_way(self) -> list[_InFlight]:
+        return [*self._in_flight, *self._unanswered]
 
     def tick(self, now_ms: int) -> None:
         """Begin a re-authentication that is due.
@@ -320,12 +282,14 @@ class Connection:
         """
         if any(entry.deadline_ms <= now_ms for entry in self._in_flight):
             raise KafkaTimeoutError("a request was not answered within its time-out")
+        if any(entry.deadline_ms <= now_ms for entry in self._unanswered):
+            raise KafkaTimeoutError("the broker did not take a request within its time-out")
         if now_ms >= self._reauthentication_deadline_ms:
             raise KafkaTimeoutError(self._late_login())
         if (
             now_ms >= self._reauthentication_due_ms
             and self.reauthentication is None
-            and not self._in_flight
+            and not self.in_flight_count
             and self._login is not None
         ):
             # Only with nothing in flight: from here on every frame is an answer of the login.
@@ -334,7 +298,7 @@ class Connection:
                 self._login, self._correlation_ids, self._wake, self._platform
             )
             self._login_ms = now_ms
-            self._put([self.reauthentication.begin()])
+            self._output.put([self.reauthentication.begin()])
             self.flush()
 
     def _late_login(self) -> str:
@@ -356,7 +320,7 @@ class Connection:
         outcome = self.reauthentication.collect()
         if isinstance(outcome, bytes):
             self._login_ms = now_ms
-            self._put([outcome])
+            self._output.put([outcome])
             self.flush()
         elif outcome is not None:
             self.reauthentication = None
@@ -383,7 +347,8 @@ class Connection:
         """
         self.sock.close()
         self.reauthentication = None  # a step under way ends by itself
-        left = [(entry.request, entry.deadline_ms <= now_ms) for entry in self._in_flight]
+        under_way = sorted(self._under_way(), key=lambda entry: entry.correlation_id)
         self._in_flight.clear()
+        self._unanswered.clear()
         self.output.clear()
-        return left
+        return [(entry.request, entry.deadline_ms <= now_ms) for entry in under_way]

@@ -93,6 +93,7 @@ class Connector:
         clock_ms: the caller's clock.
         deadline_ms: when to give up, on that clock.
         on_done: called on the connector's thread once there is an outcome to `collect`.
+        first_address: which of the name's addresses comes first.
 
     Attributes:
         suspicion: a possible reason of the failure, if the broker closed the connection.
@@ -107,8 +108,10 @@ class Connector:
         clock_ms: Callable[[], int],
         deadline_ms: int,
         on_done: Callable[[], None],
+        first_address: int = 0,
     ) -> None:
         self.deadline_ms = deadline_ms
+        self._first_address = first_address
         self.suspicion: Suspicion | None = None
         self.step: ExchangeStep | None = None
         self.doing = "the look-up of the name, or the TCP connection"
@@ -243,7 +246,12 @@ class Connector:
     def _open_tcp(self) -> None:
         node, settings = self._node, self._settings
         settings.platform.open_socket(
-            node.host, node.port, settings.buffers, self._remaining_s, self._keep
+            node.host,
+            node.port,
+            settings.buffers,
+            self._remaining_s,
+            self._keep,
+            self._first_address,
         )
 
     # --- talking --------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ class NetworkClient:
             return
         had_output = bool(connection.output)
         try:
-            answer = connection.send_request(request, version, now_ms)
+            connection.send_request(request, version, now_ms)
         except _ENCODING_ERRORS as error:
             # Half a surrogate pair in a text, or a number that is too large. Such values are
             # refused earlier, where their origin is known. This is the last resort: the request
@@ -218,8 +218,6 @@ class NetworkClient:
         if not had_output:
             self._unflushed.append(connection)
         self._due_ms = min(self._due_ms, now_ms + request.timeout_ms)
-        if answer is not None:
-            self._events.append(answer)
 
     def least_loaded_node(self, now_ms: int) -> int | None:
         """Return the best broker for a request that any can answer, or None if all back off."""
@@ -338,7 +336,11 @@ class NetworkClient:
                 self._disconnect(connection, _as_kafka_error(error), now_ms)
 
     def _watch(self, connection: Connection) -> None:
-        """Watch a connection for writability exactly while it has bytes to write."""
+        """Watch a connection for writability exactly while it has bytes to write.
+
+        Call it after each flush: it also takes the ends of requests that have no answer.
+        """
+        self._events += connection.take_written()
         has_output = bool(connection.output)
         if has_output != connection.is_watching_writes:
             connection.is_watching_writes = has_output
@@ -392,6 +394,8 @@ class NetworkClient:
                 self._setup_timeouts.draw_ms(link.late_attempts), self._known.longest_attempt_ms
             ),
             self._wakeup.set,
+            # An address may accept connections and answer nothing: begin with the next one.
+            first_address=link.failures,
         )
         try:
             connector.start(self._threads.run)
@@ -544,6 +548,7 @@ class NetworkClient:
         link.connection = None
         # Before the close: a closed socket has no descriptor to unregister.
         self._selector.unregister(connection.sock)
+        self._events += connection.take_written()  # a flush may have failed after these
         for request, is_late in connection.close(now_ms):
             failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
             self._events.append(ClientResponse(request, failure=failure, error=error))

@@ -109,9 +109,10 @@ class Platform:
         buffers: BufferSizes,
         remaining_s: Callable[[], float],
         on_socket: Callable[[socket.socket], None],
+        first: int = 0,
     ) -> socket.socket:
         """Connect to the first address of a name that accepts (see `open_tcp`)."""
-        return open_tcp(self, host, port, buffers, remaining_s, on_socket)
+        return open_tcp(self, host, port, buffers, remaining_s, on_socket, first)
 
 
 SYSTEM: Final = Platform()

@@ -47,6 +47,7 @@ def open_tcp(
     buffers: BufferSizes,
     remaining_s: Callable[[], float],
     on_socket: Callable[[socket.socket], None],
+    first: int = 0,
 ) -> socket.socket:
     """Connect to the first address of a name that accepts.
 
@@ -58,6 +59,7 @@ def open_tcp(
         remaining_s: returns the remaining time in seconds; raises when there is none.
         on_socket: called with each socket before it connects; a shutdown from another thread ends
             its wait.
+        first: where to begin in the list of addresses, from its start again past its end.
 
     Raises:
         DisconnectError: no address accepted the connection; the error names all of them.
@@ -66,6 +68,8 @@ def open_tcp(
     """
     failures: list[str] = []
     addresses = _look_up(network, host, port)
+    first %= len(addresses)
+    addresses = addresses[first:] + addresses[:first]
     for number, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
         # A share of what is left: an address that fails at once gives its time to the next ones.
         share_s = remaining_s() / (len(addresses) - number)

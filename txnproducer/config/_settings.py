@@ -178,7 +178,8 @@ _TRANSACTIONS = (
         "choice",
         "all",
         "Which replicas must have a record before it counts as written: `all` in-sync replicas, "
-        "the leader (`1`) or none (`0`). `-1` means `all`.",
+        "the leader (`1`) or none (`0`: it counts once the socket has taken it). `-1` means "
+        "`all`.",
         choices=("all", "1", "0"),
     ),
     Setting(

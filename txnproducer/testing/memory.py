@@ -300,6 +300,7 @@ class InMemoryKafka:
         buffers: BufferSizes,  # noqa: ARG002 - a socket without a network keeps its sizes
         remaining_s: Callable[[], float],
         on_socket: Callable[[socket.socket], None],
+        first: int = 0,  # noqa: ARG002 - each name has one address
     ) -> socket.socket:
         node_id = self._nodes.get((host, port))
         if node_id is None:
