@@ -1,4 +1,4 @@
-"""The bytes of one connection that wait for its socket, and what ends with the last of them.
+"""The bytes of one connection that wait for its socket, and the requests that end with them.
 
 Why it exists: batches go from the core's buffers to the kernel without a copy, and the broker does
 not answer a request with acks=0, which ends once the socket has taken it.
