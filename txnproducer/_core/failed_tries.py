@@ -18,13 +18,13 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from txnproducer._core.metadata import Metadata
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
 from txnproducer._protocol.messages import BrokerNode
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     InvalidConfigurationError,
     KafkaError,
@@ -32,7 +32,7 @@ from txnproducer.errors import (
     error_for_code,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # A name service may be wrong for a moment.
 _CERTAIN_AFTER_MS: Final = 1000

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -28,6 +27,7 @@ from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.waiting import wait_until_done
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
+from txnproducer._sync.held_logs import held_logger
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
@@ -36,7 +36,7 @@ from txnproducer.records import TransactionLease
 
 __all__ = ["BaseProducer"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # Names of the totals of time spent in the calls that wait.
 _TIMES = {

@@ -27,6 +27,7 @@ from typing import Final, Protocol
 
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._protocol.messages import TransactionDescription
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     ClaimRefusedError,
     CommitOutcomeUnknownError,
@@ -57,7 +58,7 @@ __all__ = [
     "warn_of_timeout",
 ]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # A transaction with this time-out is never aborted by the coordinator: it counts as a part of a
 # two-phase commit (KIP-939).

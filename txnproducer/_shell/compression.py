@@ -5,13 +5,12 @@ Owns: what becomes of an exception in it. Must not know: the thread, the core.
 
 from __future__ import annotations
 
-import logging
-
 from txnproducer._shell.driven import FullBatch
+from txnproducer._sync.held_logs import held_logger
 
 __all__ = ["compress"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 def compress(batch: FullBatch, thread_name: str) -> None:

@@ -9,17 +9,17 @@ Rules: only the I/O thread uses it. Callbacks are users' code, so they run witho
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from txnproducer._shell import refusals
 from txnproducer._shell.driven import DrivenCore, DueCallbacks
 from txnproducer._sync.core_lock import CoreLock
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import KafkaError
 
 __all__ = ["DeliveryCallbacks"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 class DeliveryCallbacks:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import inspect
-import logging
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from txnproducer._core.ports import DoneListener, EndingFuture
 from txnproducer._shell.event_loops import LoopWakeups
 from txnproducer._sync.core_lock import CoreLock, refuse_reentry
+from txnproducer._sync.held_logs import held_logger
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["DoneCallbacks", "DueListeners"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 class DoneCallbacks:

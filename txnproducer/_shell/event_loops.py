@@ -7,7 +7,6 @@ Owns: the tasks to wake, the wait of one task. Must not know: a task's condition
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -18,7 +17,9 @@ if TYPE_CHECKING:  # at run time it is loaded by those who have a loop
 
 __all__ = ["LoopWakeups", "WaitingTask", "warn_of_blocked_loop"]
 
-_LOG = logging.getLogger(__name__)
+from txnproducer._sync.held_logs import held_logger
+
+_LOG = held_logger(__name__)
 _PACKAGE: Final = "txnproducer."
 
 

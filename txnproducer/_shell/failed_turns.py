@@ -8,13 +8,12 @@ permanent fault neither takes a whole CPU nor floods the log.
 
 from __future__ import annotations
 
-import logging
-
 from txnproducer._protocol.backoff import doubled
+from txnproducer._sync.held_logs import held_logger
 
 __all__ = ["FailedTurns"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # The pause after a failed turn; it doubles with each further one.
 _FIRST_PAUSE_MS = 20

@@ -19,7 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -31,11 +30,13 @@ from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
 from txnproducer._shell.driven import DrivenCore, DueCallbacks, FullBatch, PolledClient
 from txnproducer._shell.failed_turns import FailedTurns
 from txnproducer._shell.waits import Waits
+from txnproducer._sync import held_logs
 from txnproducer._sync.core_lock import Priority, new_loop_priority
+from txnproducer._sync.held_logs import held_logger
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.errors import IllegalStateError
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 _LONGEST_POLL_MS = 10_000  # the longest sleep in `poll`, however late the core's next step is due
 # The wait for a forced close: it only fails what is left, and waits for no broker.
@@ -78,6 +79,7 @@ class IoThread(Waits):
         self._must_stop = False
         self._closing: set[int] = set()  # the threads that are in `close`
         self._thread = platform.thread(self._run, name)
+        held_logs.watch(self)
 
     def start(self, core: DrivenCore) -> None:
         """Begin to drive a core. The core itself was made with this object as its `Waiter`."""
@@ -112,6 +114,10 @@ class IoThread(Waits):
     def _note_work(self) -> None:
         if self._driven.awaits_codec:
             self.poke()
+
+    def must_hold_logs(self) -> bool:
+        """Return whether a log record waits until this thread has released the lock."""
+        return self.lock.is_mine() and not self._has_stopped
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -288,6 +294,8 @@ class IoThread(Waits):
                 self._is_polling = not full
         finally:
             self.lock.release()
+        if held_logs.held:
+            held_logs.hand_out()
         if batches:
             self.callbacks.run(core, batches, self.notify)
         for batch in full:
@@ -338,6 +346,7 @@ class IoThread(Waits):
             for wait in self._waits:
                 wait.wake()
             self.wakeups.wake()
+        held_logs.hand_out()
 
     def _handle_last(self, events: Sequence[ClientEvent]) -> None:
         # The requests that were in flight give back the memory of their batches.

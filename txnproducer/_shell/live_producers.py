@@ -15,18 +15,18 @@ Rules:
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 from weakref import ref
 
+from txnproducer._sync.held_logs import held_logger
 from txnproducer._wire.platform import SYSTEM
 
 __all__ = ["AT_EXIT_TIMEOUT_S", "exit_limits", "forget", "remember"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # Shared by all producers: a process should end soon, and a supervisor may kill it after 10 s.
 AT_EXIT_TIMEOUT_S = 5.0

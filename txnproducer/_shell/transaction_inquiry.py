@@ -18,7 +18,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
@@ -45,6 +44,7 @@ from txnproducer._protocol.messages import (
 from txnproducer._shell.asking_core import AskingCore
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._sync.core_lock import new_loop_priority
+from txnproducer._sync.held_logs import held_logger
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer._wire.platform import Platform
 from txnproducer.config import ProducerConfig
@@ -60,7 +60,7 @@ from txnproducer.errors import (
 
 __all__ = ["TransactionInquiry", "describe_in_loop", "describe_transaction"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 def describe_transaction(

@@ -12,11 +12,11 @@ is not repeated meanwhile.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import InvalidConfigurationError, KafkaError
 
 from . import kafka_python as kp
@@ -27,7 +27,7 @@ __all__ = ["CalledTokens", "OAuthCallable", "token_provider", "with_token_provid
 
 OAuthCallable: TypeAlias = Callable[[], tuple[str, float | datetime]]
 
-_LOG: Final = logging.getLogger(__name__)
+_LOG: Final = held_logger(__name__)
 # A new token is asked for when this part of the life of the old one is over, as in Java
 # (sasl.login.refresh.window.factor). Logins are repeated later in a session's life than that.
 _FRESH: Final = 0.8

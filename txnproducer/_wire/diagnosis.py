@@ -11,7 +11,6 @@ a certain answer becomes a verdict. Nothing secret is sent.
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TypeAlias
 
 from txnproducer._protocol.events import ConnectionId
 from txnproducer._protocol.messages import BrokerNode
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import DisconnectError, KafkaError
 
 from .connect_settings import ConnectSettings
@@ -35,7 +35,7 @@ from .tls import needs_tls, not_tls
 
 Address: TypeAlias = tuple[str, int]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 NAME = "txnproducer-diagnosis"
 LONGEST_MS = 1_000

@@ -13,7 +13,6 @@ in the Java client), or DISCONNECTED, also at `close`. Connecting never blocks t
 
 from __future__ import annotations
 
-import logging
 import random
 import selectors
 import struct
@@ -34,6 +33,7 @@ from txnproducer._protocol.events import (
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 from txnproducer._sync.core_lock import Priority, new_loop_priority
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     DisconnectError,
@@ -55,7 +55,7 @@ from .platform import SYSTEM, Platform
 from .tcp import BufferSizes, with_address
 from .version_choice import choose_version
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # An upper bound for one wait: `epoll_wait` takes an int, and the core asks for far less.
 _LONGEST_WAIT_MS = 600_000

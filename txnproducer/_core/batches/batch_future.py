@@ -204,7 +204,8 @@ class FutureBatchMetadata(DeliveryFuture):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            # All records of a batch share it: each raise would leave its frames in the next one.
+            raise error.with_traceback(None)
         return BatchMetadata(self._topic, self._row_count, self._pieces)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:

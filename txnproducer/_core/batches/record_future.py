@@ -179,7 +179,8 @@ class FutureRecordMetadata(DeliveryFuture):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            # All records of a batch share it: each raise would leave its frames in the next one.
+            raise error.with_traceback(None)
         return self.metadata()
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:

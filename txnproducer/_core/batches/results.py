@@ -12,17 +12,17 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from txnproducer._core.batches.record_future import FutureRecordMetadata
 from txnproducer._core.ports import DoneListener, Waiter
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import RecordMetadata, TopicPartition
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1

@@ -19,8 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
-
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient
@@ -48,9 +46,10 @@ from txnproducer._protocol.messages import (
     EndTxnResponse,
     FindCoordinatorResponse,
 )
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import AuthenticationError, KafkaError, TransactionAbortedError
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # In these no batch is sent any more, unless it was before.
 _DROPPING_STATES = (TransactionState.ABORTABLE_ERROR, TransactionState.ABORTING_TRANSACTION)

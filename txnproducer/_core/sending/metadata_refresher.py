@@ -7,7 +7,6 @@ addresses (KIP-899). They are names, and may stand for other machines since.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from txnproducer._core.metadata import NEVER_MS, Metadata
@@ -15,8 +14,9 @@ from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._protocol.events import ClientResponse, data_connection
 from txnproducer._protocol.messages import MetadataRequest, MetadataResponse
+from txnproducer._sync.held_logs import held_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 class MetadataRefresher:

@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +54,7 @@ from txnproducer._protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     ErrorCode,
     KafkaError,
@@ -65,7 +65,7 @@ from txnproducer.errors import (
 )
 from txnproducer.records import TopicPartition
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 # With these codes the batch may be in the log. With any other code this attempt was certainly
 # refused.

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -23,9 +22,10 @@ from txnproducer._protocol.events import (
     ResponseFailure,
 )
 from txnproducer._protocol.messages import Request
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import KafkaError
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 OnEnd: TypeAlias = Callable[[ClientResponse, int], None]
 

@@ -24,7 +24,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from enum import IntEnum
 
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
@@ -34,6 +33,7 @@ from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceSender
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.state import ERROR_STATES
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     AuthenticationError,
     ClusterAuthorizationError,
@@ -41,7 +41,7 @@ from txnproducer.errors import (
     TransactionalIdAuthorizationError,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 _CLOSED = "the producer was closed before this was done"
 

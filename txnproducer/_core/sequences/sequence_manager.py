@@ -21,7 +21,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
@@ -37,6 +36,7 @@ from txnproducer._core.sequences.partition_map import (
 )
 from txnproducer._protocol.messages import ProducePartitionResponse
 from txnproducer._record.format import NO_SEQUENCE
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     ErrorCode,
     IllegalStateError,
@@ -47,7 +47,7 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 # A broker remembers the last five batches of a producer in each partition.

@@ -12,16 +12,16 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from txnproducer._core.failed_tries import Refusal
 from txnproducer._core.transactions.requests import FindCoordinatorHandler, TxnRequestHandler
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import IllegalStateError, KafkaError
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 class TxnRequestQueue:

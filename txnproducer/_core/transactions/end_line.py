@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import KafkaError
 from txnproducer.records import ProducerIdAndEpoch
 
-_LOG = logging.getLogger("txnproducer.transactions")
+_LOG = held_logger("txnproducer.transactions")
 _LINE = (
     "transactional_id=%(transactional_id)r producer_id=%(producer_id)d"
     " producer_epoch=%(producer_epoch)d version=%(version)d outcome=%(outcome)s ms=%(ms)s"

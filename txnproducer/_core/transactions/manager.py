@@ -20,7 +20,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -36,6 +35,7 @@ from txnproducer._core.transactions.requests import (
     TxnOffsetCommitHandler,
 )
 from txnproducer._core.transactions.state import PREPARED_ADVICE, TransactionState
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     ApplicationRecoverableError,
     CommitOutcomeUnknownError,
@@ -55,7 +55,7 @@ from txnproducer.records import (
 
 __all__ = ["Outcome", "TransactionManager"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 _S = TransactionState
 

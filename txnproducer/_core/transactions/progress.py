@@ -56,6 +56,7 @@ from txnproducer._protocol.messages import (
     CoordinatorType,
     ProducePartitionResponse,
 )
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     ClusterAuthorizationError,
     KafkaError,
@@ -64,7 +65,7 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 _S = TransactionState
 

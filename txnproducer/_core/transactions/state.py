@@ -34,12 +34,12 @@ Two parties ask for transitions, and an illegal one has a different meaning for 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     IllegalStateError,
     InvalidConfigurationError,
@@ -47,7 +47,7 @@ from txnproducer.errors import (
     Recovery,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOG = held_logger(__name__)
 
 
 class Role(Enum):
