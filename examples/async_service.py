@@ -4,6 +4,7 @@ Requests are tasks, and a producer has one transaction at a time. So one task wr
 that wait in one transaction, and the requests await it. A request that is cancelled while it waits
 is not written. Half of the requests arrive while the first ones are being committed.
 
+It needs: pip install '.[testing]'
 Run it: python examples/async_service.py [bootstrap servers]
 """
 

@@ -16,6 +16,7 @@ the visibility time-out of the broker (Redis, SQS) must be longer than any task 
 Each process of the pool of Celery has producers of its own: the pool of producers is made before
 the fork, and takes a number for each process that writes.
 
+It needs: pip install '.[testing]' celery
 Run it: python examples/celery_worker.py [bootstrap servers]
 Start a worker: celery -A celery_worker worker (with KAFKA, TOPIC, FOLDER in the environment)
 """

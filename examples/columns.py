@@ -2,6 +2,7 @@
 
 One transaction holds all of them.
 
+It needs: pip install '.[testing]' pyarrow
 python examples/columns.py [bootstrap servers]
 """
 

@@ -5,6 +5,7 @@ input record has exactly one result. Three rules make it so: the offset committe
 to read, the group's metadata goes along (it fences a consumer that was taken for dead), and after
 an abort the consumer is set back to what is committed.
 
+It needs: pip install '.[testing]'
 Run it: python examples/consume_transform_produce.py [bootstrap servers]
 """
 

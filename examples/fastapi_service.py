@@ -12,6 +12,7 @@ After a 504, and after an answer that was lost on the way, the client repeats th
 same `Idempotency-Key`. It is the key of both records, so a reader takes the first record of a key
 and leaves out the second.
 
+It needs: pip install '.[testing]' fastapi httpx uvicorn
 Run it: python examples/fastapi_service.py [bootstrap servers]
 Serve with it: uvicorn --factory fastapi_service:make_app (KAFKA=host:port in the environment)
 """

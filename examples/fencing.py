@@ -3,6 +3,7 @@
 From then on the older one is fenced. This is what makes a restart safe: however long the old
 process hangs, it can't commit any more.
 
+It needs: pip install '.[testing]'
 Run it: python examples/fencing.py [bootstrap servers]
 """
 

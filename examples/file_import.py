@@ -3,6 +3,7 @@
 The import fails again and again, in the midst of a transaction. Each start goes on with the first
 line that is not committed, which the ledger tells it.
 
+It needs: pip install '.[testing]'
 Run it: python examples/file_import.py [bootstrap servers]
 """
 

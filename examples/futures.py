@@ -2,6 +2,7 @@
 
 None of this is needed: the commit waits for all records, and fails with any.
 
+It needs: pip install '.[testing]'
 python examples/futures.py [bootstrap servers]
 """
 

@@ -13,6 +13,7 @@ _gunicorn_config.py, closes the pool.
 A client whose worker is killed gets no answer, and cannot know. It repeats the request with the
 same `Idempotency-Key`, the key of the record, and readers leave out the second record of a key.
 
+It needs: pip install '.[testing]' gunicorn
 Run it: python examples/gunicorn_service.py [bootstrap servers]
 Serve with it: gunicorn --config _gunicorn_config.py gunicorn_service:app
 """

@@ -4,6 +4,7 @@ A shop writes an order and its event in one database transaction, some of which 
 relay sends the events. It is killed and started again, and a second relay takes over from one that
 sleeps.
 
+It needs: pip install '.[testing,outbox]'
 Run it: python examples/outbox.py [bootstrap servers]
 """
 

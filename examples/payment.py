@@ -3,6 +3,7 @@
 The event is prepared, the database commits the payment together with the event's token, and then
 the event is committed. A program that starts again first completes what the last one has left.
 
+It needs: pip install '.[testing,sqlalchemy]'
 python examples/payment.py [bootstrap servers] [database URL, such as postgresql+psycopg://...]
 """
 

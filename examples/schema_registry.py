@@ -2,6 +2,7 @@
 
 The registry is confluent-kafka's mock, in this process. For a real one, give its URL.
 
+It needs: pip install '.[testing,schema-registry]'
 python examples/schema_registry.py [bootstrap servers]
 """
 

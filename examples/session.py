@@ -3,6 +3,7 @@
 Two workers of one group share the input. One of them stops after a while, so that the other takes
 over its partitions. One record always fails, and goes to the dead-letter topic.
 
+It needs: pip install '.[testing]'
 Run it: python examples/session.py [bootstrap servers]
 """
 

@@ -4,6 +4,7 @@ The parent holds the transaction and leases it; each worker takes a claim, write
 its own, and returns a receipt. When one of them fails, the parent aborts, and lets all of them do
 their work again.
 
+It needs: pip install '.[testing]'
 python examples/shared_transaction.py [bootstrap servers]
 """
 

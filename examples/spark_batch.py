@@ -1,5 +1,6 @@
 """Write a frame exactly once: written, written again after a "crash", counted.
 
+It needs: pip install '.[testing,spark]'
 Usage: python examples/spark_batch.py [BOOTSTRAP_SERVERS]
 """
 

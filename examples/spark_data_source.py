@@ -1,5 +1,6 @@
 """Write with `format("kafka-exactly-once")`: a stream that is started twice, and a batch job.
 
+It needs: pip install '.[testing,spark]'
 Usage: python examples/spark_data_source.py [BOOTSTRAP_SERVERS]
 """
 

@@ -3,6 +3,7 @@
 A loop stands in for Airflow: it calls a job for logical dates, and decides what to do when one
 fails. `run_id` is what Airflow calls `{{ run_id }}` or `{{ ds }}`.
 
+It needs: pip install '.[testing,spark]'
 Usage: python examples/spark_scheduled_runs.py [BOOTSTRAP_SERVERS]
 """
 

@@ -1,5 +1,6 @@
 """Stream files into Kafka exactly once: the query is stopped in between, and started again.
 
+It needs: pip install '.[testing,spark]'
 Usage: python examples/spark_streaming.py [BOOTSTRAP_SERVERS]
 """
 

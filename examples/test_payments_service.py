@@ -3,6 +3,7 @@
 The tests wait for half a second in all, mostly for the two commits that the broker answers late.
 The rest is the processor's time, which a busy machine makes longer.
 
+It needs: pip install '.[testing]'
 Usage: pytest examples/test_payments_service.py
 """
 

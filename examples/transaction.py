@@ -2,6 +2,7 @@
 
 Readers at read_committed see all of the first and nothing of the second.
 
+It needs: pip install '.[testing]'
 python examples/transaction.py [bootstrap servers]
 """
 

@@ -4,6 +4,7 @@ Requests arrive on many threads, and a producer has one transaction at a time. S
 their records into a queue, and one thread writes all that wait in one transaction. At SIGTERM the
 service takes no new requests, answers those it has, and ends.
 
+It needs: pip install '.[testing]'
 Run it: python examples/web_service.py [bootstrap servers]
 """
 

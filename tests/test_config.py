@@ -93,6 +93,19 @@ class TestNames:
         assert f"use {FOREIGN_NAMES[key][0]}" in message
         assert FOREIGN_NAMES[key][0] in SETTINGS
 
+    @pytest.mark.parametrize(
+        "key",
+        [
+            *("error_cb", "stats_cb", "throttle_cb", "log_cb", "logger", "debug", "oauth_cb"),
+            *("on_delivery", "dr_cb", "statistics.interval.ms", "batch.num.messages"),
+            *("queue.buffering.max.messages", "socket.timeout.ms", "ssl.ca.pem"),
+        ],
+    )
+    def test_a_setting_of_confluent_kafka_is_refused_with_the_way_out(self, key: str) -> None:
+        message = refused(**{key: "1"})
+        assert "`" in message or ": use " in message
+        assert "did you mean" not in message
+
     def test_javas_token_retrieval_is_refused_as_a_family(self) -> None:
         assert "sasl_oauth_token_provider" in refused(**{"sasl.oauthbearer.scope": "s"})
 

@@ -29,3 +29,16 @@ def test_the_tests_of_a_service_wait_for_less_than_a_second_in_all() -> None:
     # Less would mean that the clocks were not read: two commits are answered late.
     assert 300 < int(waited[1]) < MOST_WAITED_MS
     assert "under a second" in (ROOT / EXAMPLE).read_text("utf-8")
+
+
+def test_the_tests_of_a_service_run_without_the_tools_of_this_repository() -> None:
+    done = subprocess.run(
+        # As with the extra `testing` alone, which has no pytest-timeout and no pytest-xdist.
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:timeout", "-p", "no:xdist", EXAMPLE],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

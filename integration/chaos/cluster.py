@@ -67,7 +67,7 @@ class LinkedKafka(EmbeddedKafka):
         atexit.register(self._stop_quietly)
         try:
             self._watcher = Watcher()
-            self._files = ClusterFiles(self._make_base(self._watcher))
+            self._files = ClusterFiles.open(self._data_dir, self._watcher)
             layout = prepare(self._plan, self._files, tools, self._ports)
             self.links.start()
             self._redirect(layout.ports, self._files.properties)

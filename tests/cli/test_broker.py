@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from txnproducer.cli import broker, main
 from txnproducer.errors import TopicExistsError
-from txnproducer.testing import PortInUseError
+from txnproducer.testing import EmbeddedKafkaError, PortInUseError
 
 
 class FakeKafka:
@@ -49,6 +49,7 @@ class FakeKafka:
 @pytest.fixture(autouse=True)
 def fake_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "EmbeddedKafka", FakeKafka)
+    monkeypatch.setattr(FakeKafka, "made", {}, raising=False)
     monkeypatch.setattr(broker, "is_port_free", lambda port, host: True)
     monkeypatch.setattr(time, "sleep", interrupt)
 
@@ -75,6 +76,24 @@ def test_a_topic_without_a_name_or_a_number_of_partitions_is_refused(topic):
     result = run("--topic", topic)
     assert result.exit_code == 2
     assert f"'{topic}' is not of the form name=partitions" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["a b", "..", "x" * 250, "a/b"])
+def test_a_name_that_no_topic_can_have_is_refused_before_the_start(name):
+    result = run("--topic", f"{name}=1")
+    assert result.exit_code == 2
+    assert f"{name!r} is not a valid topic name" in result.stderr
+    assert FakeKafka.made == {}
+
+
+def test_an_argument_of_which_no_cluster_can_be_made_is_wrong_usage(monkeypatch):
+    def refuse(*_, **__):
+        raise EmbeddedKafkaError("version is 'foo': it must be like 4.3.1.")
+
+    monkeypatch.setattr(broker, "EmbeddedKafka", refuse)
+    result = run("--kafka-version", "foo")
+    assert result.exit_code == 2
+    assert "Error: version is 'foo'" in result.stderr
 
 
 def test_ctrl_c_stops_the_brokers_and_ends_with_130():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from txnproducer.cli import main
+from txnproducer.cli import _common, main
 from txnproducer.cli._common import cluster_options, read_settings
 
 
@@ -76,7 +78,8 @@ def test_other_settings_are_not_warned_of():
     assert run("-X", "linger.ms=5").stderr == ""
 
 
-def test_a_secret_comes_from_the_environment_a_file_or_a_prompt(tmp_path):
+def test_a_secret_comes_from_the_environment_a_file_or_a_prompt(tmp_path, monkeypatch):
+    monkeypatch.setattr(_common, "has_terminal", lambda: True)
     file = tmp_path / "secret"
     file.write_text("from a file\n")
     done = run(
@@ -105,11 +108,32 @@ def test_a_secret_comes_from_the_environment_a_file_or_a_prompt(tmp_path):
         ("ssl.password", "no terminal"),
     ],
 )
-def test_a_secret_that_cannot_be_read_is_a_usage_error_that_shows_nothing(given, told):
+def test_a_secret_that_cannot_be_read_is_a_usage_error_that_shows_nothing(
+    given, told, monkeypatch
+):
+    monkeypatch.setattr(_common, "has_terminal", lambda: False)
     done = run("--secret", given)
     assert done.exit_code == 2
     assert told in done.stderr
     assert "hunter2" not in done.output
+
+
+def test_a_secret_is_not_asked_for_without_a_terminal():
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "txnproducer", "verify", "-b", "x:1", "-t", "t"),
+            *("--secret", "ssl.password"),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,  # which has no terminal
+    )
+    assert done.returncode == 2
+    *_, last = done.stderr.splitlines()
+    assert last == "Error: --secret ssl.password: there is no terminal to ask at"
+    assert "GetPassWarning" not in done.stderr
 
 
 def test_a_line_that_is_no_setting_is_named_by_its_number_and_not_shown(tmp_path):

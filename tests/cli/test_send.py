@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from typing import Any, cast
 
 import click
@@ -19,7 +20,13 @@ from txnproducer.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
+    RecordTooLargeError,
 )
+
+
+def caused_by(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
 
 
 class FakeFuture:
@@ -396,6 +403,20 @@ def test_a_source_that_ends_before_the_skip_is_done_is_refused(count):
 def test_a_source_of_which_everything_is_skipped_is_done():
     assert list(send._skip(records(3), 3)) == []
     assert list(send._skip(records(3), 2)) == [(None, b"2")]
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (caused_by(KafkaError("x"), RecordTooLargeError("y")), "RecordTooLargeError"),
+        (caused_by(KafkaError("x"), caused_by(KafkaError("y"), ValueError())), "KafkaError"),
+        (caused_by(KafkaTimeoutError("x"), RecordTooLargeError("y")), "KafkaTimeoutError"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (SystemExit(128 + signal.SIGTERM), "SIGTERM"),
+    ],
+)
+def test_the_closing_line_names_the_error_by_which_a_script_can_choose(error, name):
+    assert json.loads(Report("topic", "id", "run").line(error))["error"] == name
 
 
 def test_the_closing_line_is_json_that_names_every_outcome():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import multiprocessing
@@ -14,11 +15,13 @@ from concurrent.futures import Future
 from io import StringIO
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from tests.waiting import wait_until
+from txnproducer._record.compression import codec_for
 from txnproducer.cli import _core_coverage, _seed_pool, simulate
 from txnproducer.cli._core_coverage import Reached
 from txnproducer.cli.main import main
@@ -45,8 +48,9 @@ def fake_pool(monkeypatch, found: Totals):
 class PoolOfThisProcess:
     """A pool that runs each function at once in this process, and notes it."""
 
-    def __init__(self, requests_of_a_seed=800):
+    def __init__(self, requests_of_a_seed=800, seconds_of_a_seed=0.0):
         self.requests_of_a_seed = requests_of_a_seed
+        self.seconds_of_a_seed = seconds_of_a_seed
         self.chunks = []
 
     def __call__(self, *_, **__):
@@ -61,7 +65,10 @@ class PoolOfThisProcess:
     def submit(self, _, chunk):
         future: Future[Totals] = Future()
         self.chunks.append(chunk)
-        future.set_result(Totals(len(chunk), len(chunk) * self.requests_of_a_seed))
+        count = len(chunk)
+        future.set_result(
+            Totals(count, count * self.requests_of_a_seed, seconds=count * self.seconds_of_a_seed)
+        )
         return future
 
 
@@ -128,6 +135,23 @@ def test_a_trace_refuses_the_options_that_it_would_ignore(option, value):
     assert f"--trace shows one seed: leave out {option}" in done.output
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "x"), OSError(errno.EIO, "x")])
+def test_a_trace_that_cannot_be_written_is_no_violation(monkeypatch, error):
+    lines = []
+
+    def fail_at_the_third(line, **_):
+        lines.append(line)
+        if len(lines) == 3:
+            raise error
+
+    monkeypatch.setattr(click, "echo", fail_at_the_third)
+    done = CliRunner().invoke(simulate.command, ["--seed", "1", "--trace"])
+    assert done.exit_code == 1
+    assert "VIOLATION" not in "".join(lines)
+    assert len(lines) == 3
+    assert done.exception is error or isinstance(error, BrokenPipeError)
+
+
 def test_a_violation_is_reported_with_the_command_that_replays_it(monkeypatch):
     failed = Totals(seeds=1, requests=1, failures=[(42, "committed", "one is missing")])
     fake_pool(monkeypatch, failed)
@@ -166,6 +190,18 @@ def test_progress_is_printed_every_half_minute_without_a_terminal():
     assert out.getvalue() == "25%: 12 seeds, 10,000 requests, 100 requests/s\n"
 
 
+def test_the_stack_asks_for_the_codecs_that_its_seeds_draw_before_any_run(monkeypatch):
+    monkeypatch.setattr(simulate, "IMPL", "python")
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    codec_for.cache_clear()
+    for options in ((), ("--trace",)):
+        done = run("--stack", "--seed", "3", *options)
+        assert done.exit_code == 1
+        assert done.stdout == ""
+        assert "--stack draws compression_type among none, lz4" in done.stderr
+        assert "pip install 'txnproducer[lz4]'" in done.stderr
+
+
 # --- which seeds --------------------------------------------------------------------------------
 
 
@@ -177,13 +213,23 @@ def test_no_more_seeds_are_run_than_asked_for(pool, jobs):
 
 
 def test_few_seeds_are_shared_among_the_processes(pool):
-    run("--seed", "1", "--seeds", "8", "--jobs", "2")
-    assert pool.chunks == [range(1, 5), range(5, 9)]
+    run("--seed", "1", "--seeds", "10", "--jobs", "2")
+    assert pool.chunks == [range(1, 2), range(2, 3), range(3, 7), range(7, 11)]
 
 
 def test_no_more_seeds_are_run_than_it_takes_for_the_requests(pool):
     run("--seed", "1", "--requests", "80001", "--jobs", "2")
     assert seeds_run(pool) == list(range(1, 102))
+
+
+def test_the_first_chunk_of_each_process_is_one_seed_and_the_next_ones_take_about_two_seconds(
+    monkeypatch,
+):
+    pool = PoolOfThisProcess(seconds_of_a_seed=0.4)
+    monkeypatch.setattr(_seed_pool, "ProcessPoolExecutor", pool)
+    run("--seed", "1", "--seeds", "30", "--jobs", "2")
+    assert [len(chunk) for chunk in pool.chunks[:4]] == [1, 1, 5, 5]
+    assert seeds_run(pool) == list(range(1, 31))
 
 
 def test_a_judge_that_fails_every_seed_ends_the_run(monkeypatch):
@@ -197,7 +243,7 @@ def test_a_judge_that_fails_every_seed_ends_the_run(monkeypatch):
     monkeypatch.setattr(_seed_pool, "ProcessPoolExecutor", FailingPool())
     done = run("--seed", "1", "--requests", "1000000", "--jobs", "1")
     assert done.exit_code == 1
-    assert "1,000 seeds with a violation" in done.output
+    assert "1,001 seeds with a violation" in done.output
     assert "so many that no more seeds were run" in done.output
 
 
@@ -272,6 +318,24 @@ def test_half_a_line_of_a_killed_process_is_skipped_and_stays_alone(tmp_path, ha
     assert file.read() == Noted(Totals(4), {1, 2, 3, 4}, unreadable=1)
 
 
+@pytest.mark.parametrize("content", ["a text\nof mine\n", '{"version": "1.0"}\n', "\n"])
+def test_a_file_that_has_no_results_is_refused_and_left_as_it_is(tmp_path, pool, content):
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    done = run("--results", str(path))
+    assert done.exit_code == 2
+    assert f"{path} is no file of results: it has no line of `simulate`" in done.stderr
+    assert path.read_text() == content
+    assert pool.chunks == []
+
+
+def test_an_empty_file_takes_results(tmp_path, pool):
+    path = tmp_path / "sim.jsonl"
+    path.touch()
+    assert run("--results", str(path)).exit_code == 0
+    assert len(path.read_text().splitlines()) == 1
+
+
 def test_the_report_has_the_rates_over_all_sittings(tmp_path, monkeypatch):
     results = tmp_path / "sim.jsonl"
     ResultsFile(results, fingerprint()).append(range(100), Totals(100, 9_000, seconds=9.0))
@@ -318,8 +382,10 @@ def test_a_worker_that_is_killed_names_the_seeds_that_were_running(monkeypatch):
     monkeypatch.setattr(_seed_pool, "run_seeds", lambda _: os._exit(9))
     done = run("--seed", "1", "--seeds", "30", "--jobs", "2")
     assert done.exit_code == 1
-    assert "a worker was killed; running were: 1 to 15, 16 to 30" in done.output
+    assert "a worker was killed; running were: 1, 2" in done.output
     assert "0 seeds, 0 requests" in done.output
+    assert "no violation" not in done.output
+    assert "no seed was finished" in done.output
 
 
 @pytest.mark.skipif(

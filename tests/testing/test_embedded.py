@@ -93,6 +93,48 @@ def test_a_port_that_is_taken_is_named_before_anything_is_started(tmp_path):
     assert all(not (tmp_path / name / "data").exists() for name in leftovers(tmp_path))
 
 
+@pytest.mark.parametrize("version", ["foo", "../../x", "4", "", "4.3.1/x", "4.3.1\n"])
+def test_a_version_that_is_no_version_is_refused_before_anything_is_started(version):
+    with pytest.raises(EmbeddedKafkaError, match=r"version is .*: it must be like 4\.3\.1"):
+        EmbeddedKafka(version=version)
+
+
+def test_a_data_dir_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "lines.txt").touch()
+    for folder in (tmp_path / "lines.txt" / "sub", Path("/proc/x")):
+        with pytest.raises(EmbeddedKafkaError, match=f"{folder}: the folder cannot be written: "):
+            EmbeddedKafka(data_dir=folder).start()
+
+
+def test_a_data_dir_is_for_one_cluster_at_a_time(tmp_path):
+    with EmbeddedKafka(data_dir=tmp_path / "data"):
+        with pytest.raises(EmbeddedKafkaError, match="another broker uses this folder"):
+            EmbeddedKafka(data_dir=tmp_path / "data").start()
+    with EmbeddedKafka(data_dir=tmp_path / "data"):
+        pass
+
+
+def test_a_missing_package_for_tls_is_named_before_anything_is_made(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "trustme", None)
+    monkeypatch.setattr(embedded, "kafka_jars", lambda *_: pytest.fail("it fetched Kafka"))
+    with pytest.raises(EmbeddedKafkaError, match="needs trustme") as refused:
+        EmbeddedKafka(listeners=("SASL_SSL",)).start()
+    assert not hasattr(refused.value, "__notes__")
+    assert leftovers(tmp_path) == []
+
+
+def test_the_errors_in_a_log_are_shown_instead_of_its_end(monkeypatch):
+    program = (
+        "print('2026-01-01 00:00:00 [main] [ERROR] k.S - Exiting: no space left');"
+        "[print(f'2026-01-01 00:00:01 [main] [INFO] k.S - shutting down {n}') for n in range(30)];"
+        "raise SystemExit(3)"
+    )
+    monkeypatch.setattr(FakeTools, "program", program)
+    with pytest.raises(BrokerStartError, match="no space left") as refused:
+        EmbeddedKafka().start()
+    assert "shutting down" not in str(refused.value)
+
+
 def test_a_port_that_is_asked_for_is_that_of_the_first_listener():
     with PortClaims("127.0.0.1") as claims:
         [port] = claims.choose(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import sys
 import zipfile
 from pathlib import Path
 
@@ -195,3 +196,10 @@ def test_without_home_the_password_database_names_the_folder(monkeypatch):
     assert _paths.home_dir().is_absolute()
     monkeypatch.setenv("HOME", "")
     assert _paths.home_dir().is_absolute()
+
+
+def test_a_missing_package_is_named_before_anything_is_said_to_be_fetched(monkeypatch, root):
+    monkeypatch.setitem(sys.modules, "jgo.config", None)
+    with pytest.raises(JarsUnavailableError, match="needs jgo"):
+        _jars.kafka_jars("9.9.9", repository_says.append)
+    assert repository_says == []

@@ -237,15 +237,21 @@ def _secret(text: str) -> tuple[str, str]:
 
 
 def _ask(name: str) -> str:
-    try:
-        # On the standard error: the standard output carries the result for scripts.
-        value: str = click.prompt(name, hide_input=True, err=True)
-    except click.Abort as error:
-        # With a terminal it was Ctrl-C or Ctrl-D; without one there was nobody to ask.
-        if sys.stdin.isatty():
-            raise
-        raise click.UsageError(f"--secret {name}: there is no terminal to ask at") from error
+    if not has_terminal():
+        raise click.UsageError(f"--secret {name}: there is no terminal to ask at")
+    # On the standard error: the standard output carries the result for scripts.
+    value: str = click.prompt(name, hide_input=True, err=True)
     return value
+
+
+def has_terminal() -> bool:
+    """Return whether somebody can be asked for a secret."""
+    try:
+        # As `getpass` does: the records may come from the standard input.
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return sys.stdin is not None and sys.stdin.isatty()
+    return True
 
 
 def _pair(text: str, where: str) -> tuple[str, str]:

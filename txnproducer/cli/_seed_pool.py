@@ -31,7 +31,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from txnproducer.sim.campaign import ResultsFile, SeedsToRun, Totals, run_seeds
 
-# Some seconds of one processor: an interruption loses no more than that.
+# The time of one processor for a chunk: an interruption loses no more than that.
+_CHUNK_S = 2.0
 _LONGEST_CHUNK = 20
 # A seed's requests, until the first seed has run.
 _USUAL_REQUESTS = 800
@@ -103,8 +104,17 @@ class SeedPool:
         while len(self._running) < self._jobs and (missing := self._missing) > 0:
             # The rest is shared among the idle workers.
             fair = -(-missing // (self._jobs - len(self._running)))
-            chunk = self._to_run.take(min(fair, _LONGEST_CHUNK))
+            chunk = self._to_run.take(min(fair, self._usual_chunk))
             self._running[pool.submit(self._run_chunk, chunk)] = chunk
+
+    @property
+    def _usual_chunk(self) -> int:
+        """The number of seeds in a chunk, one until their time is known."""
+        totals = self._totals
+        if not totals.seeds:
+            return 1
+        fit = int(_CHUNK_S * totals.seeds / max(totals.seconds, 1e-3))
+        return min(max(fit, 1), _LONGEST_CHUNK)
 
     @property
     def _missing(self) -> int:
@@ -127,7 +137,7 @@ class SeedPool:
             totals = future.result()
         except BrokenProcessPool as error:
             chunks = sorted(self._running.values(), key=lambda chunk: chunk.start)
-            names = ", ".join(f"{chunk[0]} to {chunk[-1]}" for chunk in chunks)
+            names = ", ".join(_in_words(chunk) for chunk in chunks)
             raise click.ClickException(f"a worker was killed; running were: {names}") from error
         chunk = self._running.pop(future)
         if self._file is not None:
@@ -135,6 +145,10 @@ class SeedPool:
             # twice.
             self._file.append(chunk, totals)
         self._totals.add(totals)
+
+
+def _in_words(seeds: range) -> str:
+    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
 
 
 def _run_chunk(run: Callable[[Iterable[int]], Totals] | None, seeds: range) -> Totals:

@@ -14,11 +14,12 @@ Rules:
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import dataclass, field
 
 from txnproducer._core.batches.results import FutureRecordMetadata
-from txnproducer.errors import CommitOutcomeUnknownError
+from txnproducer.errors import CommitOutcomeUnknownError, KafkaError
 from txnproducer.transaction import Transaction
 
 _ENDINGS = {
@@ -26,6 +27,18 @@ _ENDINGS = {
     "aborted": "the open transaction was aborted; what was committed before stays.",
     "open": "the open transaction could not be aborted; the broker does it at its time-out.",
 }
+
+
+def _name(error: BaseException) -> str:
+    """Return the name of an error by which a script can choose its next step."""
+    if isinstance(error, SystemExit):
+        # The handler of the signal raises it, and nothing else does.
+        return signal.SIGTERM.name
+    named: BaseException | None = error
+    # The plain class says only that the transaction has failed.
+    while type(named) is KafkaError:
+        named = named.__cause__
+    return type(named if isinstance(named, KafkaError) else error).__name__
 
 
 @dataclass
@@ -130,7 +143,7 @@ class Report:
                 # An empty run may end within one tick of the clock.
                 "records_per_s": round(self.records / seconds) if seconds > 0 else 0,
                 # Only its class: its text goes to standard error, and is not printed twice.
-                "error": None if error is None else type(error).__name__,
+                "error": None if error is None else _name(error),
             }
         )
 

@@ -13,9 +13,10 @@ from types import FrameType
 
 import click
 
+from txnproducer._core.metadata import invalid_name, is_valid_name
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.errors import TopicExistsError
-from txnproducer.testing import BrokerStartError, EmbeddedKafka
+from txnproducer.testing import BrokerStartError, EmbeddedKafka, EmbeddedKafkaError
 from txnproducer.testing._config import HOST
 from txnproducer.testing._ports import is_port_free
 from txnproducer.testing.embedded import DEFAULT_VERSION
@@ -44,6 +45,8 @@ def _parse_topics(
         name, equals, count = value.partition("=")
         if not name or (equals and not (count.isdecimal() and int(count) > 0)):
             raise click.BadParameter(f"{value!r} is not of the form name=partitions", ctx, param)
+        if not is_valid_name(name):
+            raise click.BadParameter(invalid_name(name), ctx, param)
         topics[name] = int(count or 1)
     return topics
 
@@ -131,16 +134,20 @@ def command(
     features = {}
     if transaction_version is not None:
         features["transaction.version"] = transaction_version
-    kafka = EmbeddedKafka(
-        nodes,
-        kafka_version,
-        settings=settings,
-        features=features,
-        listeners=(_listener(tls=tls, sasl=sasl),),
-        port=_choose_port(port, nodes),
-        data_dir=data_dir,
-        report=_tell,
-    )
+    try:
+        kafka = EmbeddedKafka(
+            nodes,
+            kafka_version,
+            settings=settings,
+            features=features,
+            listeners=(_listener(tls=tls, sasl=sasl),),
+            port=_choose_port(port, nodes),
+            data_dir=data_dir,
+            report=_tell,
+        )
+    except EmbeddedKafkaError as error:
+        # Nothing was tried yet: only the arguments are checked here.
+        raise click.UsageError(str(error)) from error
     previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         _tell(f"Starting Apache Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}")

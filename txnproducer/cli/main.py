@@ -18,10 +18,12 @@ import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from txnproducer._version import __version__
+from txnproducer.cli._streams import Messages, OutputError, is_of_output
 from txnproducer.errors import (
     FencedInstanceIdError,
     InvalidConfigurationError,
@@ -121,6 +123,11 @@ def _with_causes(error: BaseException | None) -> Iterator[KafkaError]:
 class LazyGroup(click.Group):
     """A click group that imports a subcommand when it is run."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as a program, which owns its standard error."""
+        Messages.use()
+        return super().__call__(*args, **kwargs)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the help's order."""
         return list(SUBCOMMANDS)
@@ -163,6 +170,11 @@ class LazyGroup(click.Group):
             ctx.exit(exit_code_for(error))
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(EXIT_INTERRUPTED)
+        except OSError as error:
+            # After a closed pipe click ends quietly.
+            if not is_of_output(error):
+                raise
+            raise OutputError(error) from error
 
 
 def _lines(error: KafkaError) -> str:

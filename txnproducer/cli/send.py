@@ -40,6 +40,7 @@ from txnproducer.cli._option_checks import NumberRange, not_empty
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
 from txnproducer.cli._send_transactions import Plan, Record, closing, send_all
+from txnproducer.cli._streams import OutputError
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
@@ -92,14 +93,38 @@ def _skip(records: Iterator[Record], count: int) -> Iterator[Record]:
     yield from records
 
 
-def _leave(line: str) -> NoReturn:
+def _print_line(report: Report, error: BaseException | None) -> None:
+    """Print the closing line.
+
+    Raises:
+        OutputError: it could not be written, and there is no other error.
+    """
+    line = report.line(error)
+    try:
+        click.echo(line)
+    except OSError as failure:
+        lost = OutputError(failure)
+        # The records are in the topic all the same, and only the line has their run's id.
+        click.echo(f"The report, which could not be written: {line}", err=True)
+        if error is None:
+            if report.records:
+                click.echo(report.going_on(), err=True)
+            raise lost from failure
+
+
+def _leave(report: Report) -> NoReturn:
     """End without closing the producer, as a crash would."""
-    click.echo(line)
+    code = 0
+    try:
+        _print_line(report, None)
+    except OutputError as error:
+        error.show()
+        code = error.exit_code
     # `os._exit` flushes nothing.
     sys.stdout.flush()
     sys.stderr.flush()
     # `sys.exit` would run the exit hooks, which abort the open transaction.
-    os._exit(0)
+    os._exit(code)
 
 
 def _refuse_options_without_effect(ctx: click.Context) -> None:
@@ -268,7 +293,7 @@ def command(
         if report.records and not report.transactions["unknown"]:
             click.echo(report.going_on(), err=True)
         # A script finds the line in any case: it has the counts, and the exit code alone does not.
-        click.echo(report.line(error))
+        _print_line(report, error)
         raise
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -278,8 +303,8 @@ def command(
             f" ({config.transaction_timeout_ms} ms).",
             err=True,
         )
-        _leave(report.line(None))
-    click.echo(report.line(None))
+        _leave(report)
+    _print_line(report, None)
 
 
 def _named(pairs: tuple[str, ...]) -> Iterator[str]:

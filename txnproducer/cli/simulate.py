@@ -19,10 +19,12 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
+from txnproducer._record.compression import codec_for
 from txnproducer._record.implementation import IMPL
 from txnproducer.cli._core_coverage import measure, require_coverage
 from txnproducer.cli._option_checks import NumberRange, not_empty
 from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
+from txnproducer.errors import InvalidConfigurationError
 from txnproducer.sim import RunKind, SimOptions, run_seed
 from txnproducer.sim.campaign import (
     SEEDS_THAT_SHOW_ALL,
@@ -134,6 +136,11 @@ def command(
     version = _stack().stack_fingerprint() if stack else fingerprint()
     file = None if results is None else ResultsFile(results, version)
     noted = Noted() if file is None else file.read()
+    if noted.is_of_other_kind:
+        raise click.UsageError(
+            f"--results: {results} is no file of results: it has no line of `simulate`. Name"
+            " another file"
+        )
     first = min(noted.seeds, default=_random_seed()) if seed is None else seed
     # First, so that a run that is interrupted, or fails, can be repeated by its seed.
     click.echo(f"from seed {first}, version {version}", err=True)
@@ -179,6 +186,43 @@ def _refuse_stack_with(kind: str | None, coverage_seeds: int) -> None:
         )
     if kind is not None or coverage_seeds:
         raise click.UsageError("--stack has no kinds of runs, and does not count branches")
+    _require_codecs()
+
+
+def _require_codecs() -> None:
+    # Imported late, as above.
+    from txnproducer.sim.stack.options import CODECS
+
+    try:
+        for name in CODECS:
+            codec_for(name)
+    except InvalidConfigurationError as error:
+        # Not drawn from those that are installed: a seed would be another run on each machine.
+        raise click.ClickException(
+            f"--stack draws compression_type among {', '.join(CODECS)}: {error}"
+        ) from error
+
+
+class _TraceLines:
+    """The lines of a trace, on the standard output.
+
+    An error of the output ends the lines and not the run, which would take it for a violation.
+    """
+
+    def __init__(self) -> None:
+        self._failure: OSError | None = None
+
+    def __call__(self, line: str) -> None:
+        if self._failure is None:
+            try:
+                click.echo(line)
+            except OSError as error:
+                self._failure = error
+
+    def check(self) -> None:
+        """Raise the error of the output, if there was one."""
+        if self._failure is not None:
+            raise self._failure
 
 
 def _trace_stack(seed: int) -> int:
@@ -186,14 +230,19 @@ def _trace_stack(seed: int) -> int:
     from txnproducer.sim.stack.run import run_stack_seed
 
     click.echo(f"options of seed {seed}:\n{StackOptions.draw(seed)}")
-    return _show_violations(run_stack_seed(seed, click.echo).violations)
+    lines = _TraceLines()
+    code = _show_violations(run_stack_seed(seed, lines).violations)
+    lines.check()
+    return code
 
 
 def _trace(seed: int, kind: RunKind | None) -> int:
     """Print a run. Return the exit code."""
     click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, kind)}")
-    result = run_seed(seed, click.echo, kind=kind)
-    return _show_violations(result.violations)
+    lines = _TraceLines()
+    code = _show_violations(run_seed(seed, lines, kind=kind).violations)
+    lines.check()
+    return code
 
 
 def _show_violations(violations: Iterable[tuple[str, str]]) -> int:
@@ -292,7 +341,7 @@ def _work(seeds: int, requests: int, seconds: float) -> str:
 
 def _report_failures(totals: Totals, replay: str) -> None:
     if not totals.failures:
-        click.echo("no violation")
+        click.echo("no violation" if totals.seeds else "no seed was finished")
         return
     click.echo(f"{len(totals.failures):,} seeds with a violation:", err=True)
     for seed, checker, text in totals.failures[:_MOST_FAILURES_SHOWN]:

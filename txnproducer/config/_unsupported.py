@@ -16,6 +16,11 @@ _NO_JVM_TLS = "belongs to Java's TLS; pass an `ssl_context` of your own if you n
 _NO_OAUTH = "configures Java's token retrieval; pass `sasl_oauth_token_provider` instead"
 _NO_LOGIN = "configures Java's login thread, which does not exist here"
 _NO_METRICS = "is for Java's metrics; read `producer.metrics()` instead"
+_NO_STATISTICS = "does not exist here: call `producer.metrics()` when you want the numbers"
+_NO_LOG_CALLS = "does not exist here: configure the logger `txnproducer` of the module `logging`"
+_ONE_RECORD = "belongs to a record: pass `on_delivery` to `send`"
+_OF_BYTES = "does not exist here: `batch_size` and `buffer_memory` count bytes, not records"
+_NEGOTIATED = "is not needed: versions are negotiated with each broker"
 _PROVIDERS = (
     "is for other classes than Java's env, file and directory, which `ProducerConfig.from_file` "
     "follows without it; read other secrets in your program and pass the values"
@@ -59,7 +64,7 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "ssl.truststore.certificates": f"{_INLINE_PEM} `ssl_cafile`",
     # kafka-python's
     "allow_auto_create_topics": "cannot be set: the broker's `auto.create.topics.enable` decides",
-    "api_version": "is not needed: versions are negotiated with each broker",
+    "api_version": _NEGOTIATED,
     "bootstrap_timeout_ms": "does not exist here: `max_block_ms` bounds the first call",
     "kafka_client": "cannot be replaced",
     "metric_reporters": _NO_METRICS,
@@ -72,6 +77,32 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "selector": "cannot be replaced",
     "socket_options": "cannot be set; see `send_buffer_bytes` and `receive_buffer_bytes`",
     "socks5_proxy": "is not supported: connections are made directly",
+    # aiokafka's
+    "loop": "is not needed: `AsyncTransactionalProducer` uses the loop that runs",
+    # librdkafka's and confluent-kafka's
+    "api.version.request": _NEGOTIATED,
+    "batch.num.messages": _OF_BYTES,
+    "broker.version.fallback": _NEGOTIATED,
+    "debug": _NO_LOG_CALLS,
+    "delivery.report.only.error": _ONE_RECORD,
+    "dr_cb": _ONE_RECORD,
+    "dr_msg_cb": _ONE_RECORD,
+    "enable.gapless.guarantee": "does not exist here: a record that fails ends its transaction",
+    "error_cb": (
+        "does not exist here: errors are raised by calls and passed to `on_delivery`, and the"
+        " logger `txnproducer` has the others"
+    ),
+    "log_cb": _NO_LOG_CALLS,
+    "log_level": _NO_LOG_CALLS,
+    "logger": _NO_LOG_CALLS,
+    "on_delivery": _ONE_RECORD,
+    "queue.buffering.max.messages": _OF_BYTES,
+    "ssl.ca.pem": f"{_INLINE_PEM} `ssl_cafile`",
+    "ssl.certificate.pem": f"{_INLINE_PEM} `ssl_certfile`",
+    "ssl.key.pem": f"{_INLINE_PEM} `ssl_keyfile`",
+    "statistics.interval.ms": _NO_STATISTICS,
+    "stats_cb": _NO_STATISTICS,
+    "throttle_cb": "does not exist here: read `produce-throttle-time-max` of `producer.metrics()`",
 }
 
 UNSUPPORTED_PREFIXES: Final = {
@@ -85,6 +116,7 @@ HARMLESS: Final[dict[str, tuple[str, ...]]] = {
     "enable.metrics.push": ("false",),
     "interceptor.classes": ("",),
     "metric.reporters": ("",),
+    "statistics.interval.ms": ("0",),
     "transaction.two.phase.commit.enable": ("false",),
 }
 """Values that change nothing: accepted and ignored, so that files can be shared."""
@@ -107,6 +139,11 @@ FOREIGN_NAMES: Final[dict[str, tuple[str, str]]] = {
     "ssl.certificate.location": ("ssl_certfile", "librdkafka"),
     "ssl.key.location": ("ssl_keyfile", "librdkafka"),
     "ssl.crl.location": ("ssl_crlfile", "librdkafka"),
+    "socket.timeout.ms": ("request_timeout_ms", "librdkafka"),
+    "socket.send.buffer.bytes": ("send_buffer_bytes", "librdkafka"),
+    "socket.receive.buffer.bytes": ("receive_buffer_bytes", "librdkafka"),
+    "topic.metadata.refresh.interval.ms": ("metadata_max_age_ms", "librdkafka"),
+    "oauth_cb": ("sasl_oauth_token_provider", "confluent-kafka"),
     "enable.ssl.certificate.verification": ("ssl_context", "librdkafka"),
     "max_batch_size": ("batch_size", "aiokafka"),
 }

@@ -44,6 +44,8 @@ _JUDGED_AND_JUDGE = (
 )
 # The other sources of the compiled parts.
 _COMPILED_FROM = ("../compiled/**/*.pxd", "_record/*.pyx", "_record/*.h")
+# Of each line in a results file, whatever its version.
+_KEYS = {"version", "first_seed", "seed_count"}
 # With this many seeds, a kind of fault that never took effect is a gap in the simulation.
 SEEDS_THAT_SHOW_ALL = 1000
 
@@ -193,6 +195,11 @@ class Noted:
     other_versions: int = 0
     unreadable: int = 0
 
+    @property
+    def is_of_other_kind(self) -> bool:
+        """Whether the file is not empty, and none of its lines is of a campaign."""
+        return bool(self.unreadable) and not self.seeds and not self.other_versions
+
 
 class ResultsFile:
     """A file of finished chunks, one JSON line each.
@@ -243,7 +250,7 @@ def _parse(line: str) -> dict[str, Any] | None:
         values = json.loads(line)
     except ValueError:
         return None
-    return values if isinstance(values, dict) and "version" in values else None
+    return values if isinstance(values, dict) and values.keys() >= _KEYS else None
 
 
 def _count(noted: Noted, values: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ._errors import EmbeddedKafkaError
 HOST = "127.0.0.1"
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_VERSION = re.compile(r"\d+\.\d+\.\d+(-[A-Za-z0-9.]+)?")
 _INTERNAL_PARTITIONS = 4
 
 
@@ -127,8 +129,13 @@ def small_footprint() -> dict[str, str]:
     }
 
 
+def uses_tls(listeners: Iterable[str]) -> bool:
+    """Return whether one of the listeners encrypts its connections."""
+    return any(name.endswith("SSL") for name in listeners)
+
+
 def _tls(layout: ClusterLayout, ports: NodePorts) -> dict[str, str]:
-    if not any(name in ports.listeners for name in ("SSL", "SASL_SSL")):
+    if not uses_tls(ports.listeners):
         return {}
     return {
         "ssl.keystore.type": "PEM",
@@ -187,7 +194,11 @@ def _escaped_character(units: bytes) -> str:
 
 
 def check_arguments(
-    nodes: int, listeners: Sequence[str], mechanisms: Sequence[str], port: int | None
+    nodes: int,
+    version: str,
+    listeners: Sequence[str],
+    mechanisms: Sequence[str],
+    port: int | None,
 ) -> None:
     """Refuse arguments of which no cluster can be made.
 
@@ -196,6 +207,9 @@ def check_arguments(
     """
     if nodes < 1:
         raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")
+    # It is part of paths.
+    if not _VERSION.fullmatch(version):
+        raise EmbeddedKafkaError(f"version is {version!r}: it must be like 4.3.1.")
     # A str is a sequence too, of letters: "SSL" would be three unknown listeners.
     if isinstance(listeners, str) or not listeners:
         raise EmbeddedKafkaError('listeners is a sequence of names, such as ("SASL_SSL",).')

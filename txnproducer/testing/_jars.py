@@ -17,7 +17,6 @@ To renew a list that ships: remove it, run a broker of that version, and copy th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import threading
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ._errors import JarsUnavailableError
+from ._locks import try_lock
 from ._maven import REPOSITORY_VARIABLE, MavenRepository
 from ._paths import CACHE_VARIABLE, cache_dir
 from ._polling import wait_until
@@ -113,9 +113,11 @@ def kafka_jars(
         cached = _cached(root, version)
         if cached:
             return cached
-        report(f"Fetching Apache Kafka {version} into {root} (about 60 MB, once)")
         try:
-            jars = _fetch(root, version, open_repository(root / "repository"), deadline, report)
+            # First: it finds out whether the package is there that fetches.
+            repository = open_repository(root / "repository")
+            report(f"Fetching Apache Kafka {version} into {root} (about 60 MB, once)")
+            jars = _fetch(root, version, repository, deadline, report)
         except JarsUnavailableError:
             raise
         except Exception as error:
@@ -196,23 +198,14 @@ def _only_process(root: Path, deadline: float, report: Report) -> Iterator[None]
         ) from error
     # Closing the file releases the lock, on every way out.
     with lock:
-        if not _try_lock(lock.fileno()):
+        if not try_lock(lock.fileno()):
             report("Waiting for another process that is fetching Kafka's jars")
             left = deadline - time.monotonic()
-            if not wait_until(lambda: _try_lock(lock.fileno()), left, 0.2):
+            if not wait_until(lambda: try_lock(lock.fileno()), left, 0.2):
                 raise JarsUnavailableError(
                     f"Another process is fetching Kafka's jars for too long; it holds {lock.name}."
                 )
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        # The kernel releases it when its holder dies, so a killed run blocks nobody.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _fetch(

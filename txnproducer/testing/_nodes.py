@@ -144,5 +144,8 @@ class ClusterNodes:
 
     def _why(self, index: int, what: str) -> str:
         process = self._processes[index]
-        last = process.log_tail()
-        return f"Kafka's node {index} {what}. Its log, {process.log_path}, ends with:\n{last}"
+        # Its end is the shutdown, which comes after the cause.
+        errors, how = process.log_errors(), "has these errors"
+        if not errors:
+            errors, how = process.log_tail(), "ends with"
+        return f"Kafka's node {index} {what}. Its log, {process.log_path}, {how}:\n{errors}"

@@ -7,15 +7,19 @@ tool through `KafkaTools`.
 from __future__ import annotations
 
 import base64
+import shutil
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ._config import HOST, ClusterLayout, NodePorts, server_properties, to_properties
+from ._config import HOST, ClusterLayout, NodePorts, server_properties, to_properties, uses_tls
 from ._errors import PortInUseError
+from ._locks import FolderLock
 from ._ports import PortClaims, is_port_free
+from ._process import Watcher
 from ._tls import make_certificates
 from ._tools import KafkaTools
 
@@ -25,6 +29,36 @@ class ClusterFiles:
     """The folders of one cluster."""
 
     base: Path
+    lock: FolderLock | None = None
+
+    @classmethod
+    def open(cls, data_dir: Path | None, watcher: Watcher) -> ClusterFiles:
+        """Return the folders in the caller's folder, or in a temporary one.
+
+        Raises:
+            EmbeddedKafkaError: the caller's cannot be written, or another cluster has it.
+        """
+        if data_dir is not None:
+            return cls(data_dir, FolderLock(data_dir))
+        base = Path(tempfile.mkdtemp(prefix="txnproducer-kafka-"))
+        watcher.remove_folder(base)
+        return cls(base)
+
+    def close(self, error: BaseException | None) -> None:
+        """Remove a temporary folder, except for logs that show why something failed.
+
+        Args:
+            error: the failure; gets a note that names the logs.
+        """
+        if self.lock is not None:
+            self.lock.release()
+            return
+        # After Ctrl-C they are not needed.
+        has_logs = self.logs.exists() and any(self.logs.iterdir())
+        keeps_logs = isinstance(error, Exception) and has_logs
+        shutil.rmtree(self.data if keeps_logs else self.base, ignore_errors=True)
+        if keeps_logs and error is not None:
+            error.add_note(f"Kafka's logs were kept in {self.logs}.")
 
     def make(self) -> None:
         """Make the folders that do not exist."""
@@ -90,9 +124,8 @@ def prepare(
         EmbeddedKafkaError: a port is taken, or the formatting failed.
     """
     files.make()
-    needs_tls = any(name in ("SSL", "SASL_SSL") for name in plan.listeners)
     # For both names of this machine: a client refuses a certificate without the name that it uses.
-    keys = make_certificates(files.conf, ("localhost", HOST)) if needs_tls else None
+    keys = make_certificates(files.conf, ("localhost", HOST)) if uses_tls(plan.listeners) else None
     layout = ClusterLayout(
         ports=_choose_ports(plan, claims),
         settings=plan.settings,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from ._polling import wait_until
 _DEATH_SECONDS = 10.0
 _LOOK_SECONDS = 0.001
 _LAST_LINES = 5
+# A line that Kafka logs as an error, or the first line of an exception.
+_ERROR = re.compile(r"\bERROR\b|^(Caused by: )?[\w.$]+(Exception|Error)\b")
 
 
 class Watcher:
@@ -81,6 +84,7 @@ class ManagedProcess:
         with log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches only us, and we end the process
             # in order.
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -153,6 +157,14 @@ class ManagedProcess:
     def _signal(self, number: signal.Signals) -> None:
         # Popen refuses to signal a process that it has reaped, so no other process is hit.
         self._process.send_signal(number)
+
+    def log_errors(self) -> str:
+        """Return the last errors in its log, or nothing if there is none."""
+        with self.log_path.open("rb") as log:
+            # Not those of an earlier process.
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join([line for line in lines if _ERROR.search(line)][-_LAST_LINES:])
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the last lines of its log."""

@@ -20,6 +20,20 @@ class CertificateFiles:
     keystore_pem: Path
 
 
+def require_packages() -> None:
+    """Refuse a TLS listener without the packages that make its certificate.
+
+    Raises:
+        EmbeddedKafkaError: `trustme` is not installed.
+    """
+    try:
+        import trustme  # noqa: F401 - asked for before anything is fetched or made
+    except ImportError as error:
+        raise EmbeddedKafkaError(
+            'A TLS listener needs trustme: run `pip install "txnproducer[testing]"`.'
+        ) from error
+
+
 def make_certificates(folder: Path, names: tuple[str, ...]) -> CertificateFiles:
     """Make a CA and a certificate for these host names and addresses.
 
@@ -33,13 +47,10 @@ def make_certificates(folder: Path, names: tuple[str, ...]) -> CertificateFiles:
     Raises:
         EmbeddedKafkaError: `trustme` is not installed.
     """
-    try:
-        import trustme
-        from cryptography.hazmat.primitives import serialization
-    except ImportError as error:
-        raise EmbeddedKafkaError(
-            'A TLS listener needs trustme: run `pip install "txnproducer[testing]"`.'
-        ) from error
+    require_packages()
+    import trustme
+    from cryptography.hazmat.primitives import serialization
+
     # A new authority for each cluster, so no certificate is worth anything after its end.
     authority = trustme.CA()
     issued = authority.issue_cert(*names)

@@ -19,9 +19,7 @@ import atexit
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +28,7 @@ from typing import Any, Self
 from txnproducer import admin
 
 from ._cluster_verbs import ClusterVerbs
-from ._config import HOST, SASL_MECHANISMS, as_text, check_arguments, node_id
+from ._config import HOST, SASL_MECHANISMS, as_text, check_arguments, node_id, uses_tls
 from ._errors import EmbeddedKafkaError
 from ._jars import kafka_jars
 from ._java import find_java
@@ -38,6 +36,7 @@ from ._nodes import STOP_SECONDS, ClusterNodes
 from ._ports import PortClaims
 from ._preparation import ClusterFiles, ClusterPlan, prepare
 from ._process import Watcher
+from ._tls import require_packages
 from ._tools import KafkaTools
 
 log = logging.getLogger("txnproducer.testing")
@@ -99,7 +98,7 @@ class EmbeddedKafka(ClusterVerbs):
         startup_timeout: float = 90.0,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        check_arguments(nodes, listeners, sasl_mechanisms, port)
+        check_arguments(nodes, version, listeners, sasl_mechanisms, port)
         self.nodes = nodes
         self.version = version
         self.listeners = tuple(listeners)
@@ -137,6 +136,8 @@ class EmbeddedKafka(ClusterVerbs):
         """
         if self._watcher is not None:
             raise EmbeddedKafkaError("This cluster is running already.")
+        if uses_tls(self.listeners):
+            require_packages()
         java = find_java(self.version)
         tools = KafkaTools(self.version, java, kafka_jars(self.version, self._report))
         self._owner = os.getpid()
@@ -145,7 +146,7 @@ class EmbeddedKafka(ClusterVerbs):
         began = time.monotonic()
         try:
             self._watcher = Watcher()
-            self._files = ClusterFiles(self._make_base(self._watcher))
+            self._files = ClusterFiles.open(self._data_dir, self._watcher)
             layout = prepare(self._plan, self._files, tools, self._ports)
             nodes = self._made_nodes = ClusterNodes(
                 layout, self._files, tools, self._watcher, self._jvm_options, self._startup_timeout
@@ -174,13 +175,6 @@ class EmbeddedKafka(ClusterVerbs):
         with contextlib.suppress(OSError):
             self._end(None)
 
-    def _make_base(self, watcher: Watcher) -> Path:
-        if self._data_dir is not None:
-            return self._data_dir
-        base = Path(tempfile.mkdtemp(prefix="txnproducer-kafka-"))
-        watcher.remove_folder(base)
-        return base
-
     def _end(self, error: BaseException | None) -> None:
         # A forked child inherits this object, and must leave the brokers to their owner.
         if self._watcher is None or os.getpid() != self._owner:
@@ -190,12 +184,8 @@ class EmbeddedKafka(ClusterVerbs):
             self._made_nodes = None
         self._ports.close()
         files, self._files = self._files, None
-        if files is not None and self._data_dir is None:
-            # Logs show why something failed; after Ctrl-C they are not needed.
-            keep_logs = isinstance(error, Exception) and files.logs.exists()
-            shutil.rmtree(files.data if keep_logs else files.base, ignore_errors=True)
-            if keep_logs and error is not None:
-                error.add_note(f"Kafka's logs were kept in {files.logs}.")
+        if files is not None:
+            files.close(error)
         # Last: until here the watcher would end the brokers if this process died.
         self._watcher.close()
         self._watcher = None

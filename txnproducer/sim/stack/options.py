@@ -19,6 +19,7 @@ from txnproducer.sim.stack.token_options import TokenOptions
 __all__ = [
     "CALL_FAULTS",
     "CLOSES_IN_BLOCK",
+    "CODECS",
     "EVENTS",
     "GROUP_TOPIC",
     "LATER_CALL_FAULTS",
@@ -37,6 +38,7 @@ GROUP_TOPIC: Final = "input"
 # A producer that asks for the partitions of one has to wait for its metadata.
 OTHER_TOPICS: Final = tuple(f"other-{number}" for number in range(8))
 PARTITIONS: Final = 4
+CODECS: Final = ("none", "lz4")
 _CALM_RATE: Final = 0.1
 _UNDISTURBED_RATE: Final = 0.2
 _LONG_STALL_S: Final = 0.1
@@ -336,7 +338,7 @@ def _settings(rng: random.Random) -> dict[str, Any]:
         # The longer ones are Kafka's defaults, and the shorter ones are over within a run.
         "connections_max_idle_ms": rng.choice((1_000, _DEFAULT_IDLE_MS)),
         "metadata_max_age_ms": rng.choice((1_000, 300_000)),
-        "compression_type": rng.choice(("none", "none", "lz4")),
+        "compression_type": rng.choice(("none", *CODECS)),
         # Five at most: a broker remembers the last five batches of a producer.
         "max_in_flight_requests_per_connection": rng.choice((1, 5)),
     }
