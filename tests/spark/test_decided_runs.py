@@ -92,6 +92,7 @@ def test_the_texts_stay_as_they_are_since_they_outlive_the_program(cluster, ledg
         "number": 0,
         "v": 1,
         "query": "q",
+        "sink": "sink",
         "writers": 3,
         "rows": 10,
         "digest": DIGESTS[0],
