@@ -221,7 +221,7 @@ def there(monkeypatch):
                 if isinstance(record, Exception):
                     raise record
                 newest = {record[0]: LogRecord(offset, 0, *record)}
-                take(LogBatch(offset + 1, 1, False, None, offset, newest))
+                take(LogBatch(offset + 1, 1, False, None, offset, 0, newest))
             return offset
 
         monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: 1)
