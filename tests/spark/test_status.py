@@ -13,7 +13,7 @@ from txnproducer.admin import TopicAccess
 from txnproducer.cli import sink_status
 from txnproducer.ledger.topic_log import Stored
 from txnproducer.spark import status
-from txnproducer.spark.ledger import topic_ledger
+from txnproducer.spark.ledger import places, topic_ledger
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import RUN_PREFIX, TopicLedger
@@ -103,10 +103,10 @@ def test_a_ledger_in_offsets_has_no_runs(cluster):
 def shown(monkeypatch, ledger):
     """Return a function that runs `sink-status`, and returns code, JSON and tables."""
     monkeypatch.setattr(sink_status, "reach", lambda _: None)
-    monkeypatch.setattr(sink_status, "ledger_at", lambda *_: lambda *_, **__: ledger)
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run():
+    def run(ledger=ledger):
+        monkeypatch.setattr(places, "ledger_at", lambda *_: lambda *_, **__: ledger)
         done = CliRunner().invoke(
             sink_status.command,
             ["-b", "nowhere:9092", "sink", "--ledger-topic", "orders", "--ledger", "topic"],

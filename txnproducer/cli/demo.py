@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from txnproducer.cli._readback import TopicCount, count_topic
-from txnproducer.spark import demo
 from txnproducer.testing import EmbeddedKafka
 
 PARTITIONS = 4
@@ -39,6 +38,9 @@ class _Printer:
 def _stream(
     tell: _Printer, spark: Any, servers: str, topic: str, source: Path, folder: Path
 ) -> None:
+    # Imported late, here and below: it needs optional packages, which --help does not.
+    from txnproducer.spark import demo
+
     make = demo.exactly_once if topic == OURS else demo.without_transactions
     write = make(servers, topic, folder)
     demo.run_stream(
@@ -92,6 +94,8 @@ def command(input_file: Path | None) -> None:
 def _run(
     tell: _Printer, folder: Path, input_file: Path | None
 ) -> tuple[int, dict[str, TopicCount]]:
+    from txnproducer.spark import demo
+
     source = folder / "input"
     if input_file is None:
         rows = demo.split_input(demo.flights_lines(), source)

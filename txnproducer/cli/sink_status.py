@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -24,8 +25,9 @@ from txnproducer.cli._common import (
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.spark.ledger.places import OFFSETS, ledger_at, read_place
-from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
+
+if TYPE_CHECKING:
+    from txnproducer.spark.status import EntryStatus, SinkStatus
 
 EXIT_NOTHING = 1
 
@@ -71,6 +73,9 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
 
 
 def _place(option: click.Parameter, value: str) -> str:
+    # Imported late, here and below: it needs an optional package, which --help does not.
+    from txnproducer.spark.ledger.places import read_place
+
     try:
         return read_place("--ledger", value)
     except InvalidConfigurationError as error:
@@ -98,7 +103,7 @@ def _ledger_topic(context: click.Context, option: click.Parameter, value: str | 
 @click.option(
     "--ledger",
     "place",
-    default=OFFSETS,
+    default="offsets",
     show_default=True,
     callback=lambda _, option, value: _place(option, value),
     help="The sink's option ledger: offsets, topic or topic:NAME.",
@@ -118,6 +123,9 @@ def command(
 
     Exits with 1 if its ledger is empty: nothing was written yet, or it has expired.
     """
+    from txnproducer.spark.ledger.places import ledger_at
+    from txnproducer.spark.status import read_status
+
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     # Our own client first: kafka-python tries again after a refused login, until the time is over.

