@@ -152,9 +152,19 @@ def test_the_command_shows_no_table_of_runs_if_there_are_none(cluster, ledger, s
 def test_a_topic_that_is_not_there_is_no_empty_ledger(cluster, shown, monkeypatch, is_there, told):
     access = TopicAccess(is_there, 1, None)
     monkeypatch.setattr(sink_status, "topic_access", lambda *_, **__: {"orders": access})
-    code, _, text = shown()
+    code, _, text = shown(Ledger("nowhere:9092", "sink", "orders", {}))
     assert code == 1
     assert told in text
+
+
+def test_an_empty_ledger_in_a_topic_is_named_as_such(cluster, shown, monkeypatch):
+    access = TopicAccess(True, 1, None)
+    monkeypatch.setattr(sink_status, "topic_access", lambda *_, **__: {"orders": access})
+    code, _, text = shown()
+    assert code == 1
+    assert "The ledger of sink 'sink' in the topic 'books' is empty: nothing was committed" in text
+    assert "--ledger" not in text
+    assert "offsets" not in text
 
 
 def test_the_command_says_which_topic_it_needs():

@@ -27,6 +27,7 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:
+    from txnproducer.spark.ledger.store import Ledger
     from txnproducer.spark.status import EntryStatus, SinkStatus
 
 EXIT_NOTHING = 1
@@ -144,19 +145,24 @@ def command(
                 console.print(_runs_table(status))
         else:
             found = topic_access(ledger.bootstrap_servers, [ledger_topic], **ledger.security)
-            unknown = _unknown(sink_id, ledger_topic, is_there=found[ledger_topic].exists)
-            click.echo(unknown, err=True)
+            click.echo(_unknown(ledger, is_there=found[ledger_topic].exists), err=True)
     # Also if the ledger is empty: a script always finds one line of JSON.
     click.echo(json.dumps(status.as_dict()))
     if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)
 
 
-def _unknown(sink_id: str, ledger_topic: str, *, is_there: bool) -> str:
+def _unknown(ledger: Ledger, *, is_there: bool) -> str:
+    sink = f"sink {ledger.sink_id!r}"
     if not is_there:
-        return f"There is no topic {ledger_topic!r}: name the one that sink {sink_id!r} writes to."
+        return f"There is no topic {ledger.topic!r}: name the one that {sink} writes to."
+    if ledger.records_topic is not None:
+        return (
+            f"The ledger of {sink} in the topic {ledger.records_topic!r} is empty: nothing was"
+            " committed yet, or the sink has another id or another ledger."
+        )
     return (
-        f"The ledger of sink {sink_id!r} at topic {ledger_topic!r} is empty: nothing was committed"
-        " yet, it has expired (offsets.retention.minutes), or the sink has another id or ledger"
-        " topic. If the ledger is in a topic, add --ledger topic."
+        f"The ledger of {sink} at topic {ledger.topic!r} is empty: nothing was committed yet, it"
+        " has expired (offsets.retention.minutes), or the sink has another id or ledger topic. If"
+        " the ledger is in a topic, add --ledger topic."
     )
