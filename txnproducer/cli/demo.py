@@ -6,6 +6,7 @@ works.
 
 from __future__ import annotations
 
+import csv
 import tempfile
 import time
 from pathlib import Path
@@ -102,7 +103,10 @@ def _run(
     else:
         # Any encoding will do: rows are compared by their number, which is put in front.
         with input_file.open(encoding="utf-8", errors="replace", newline="") as file:
-            rows = demo.split_input(file, source)
+            try:
+                rows = demo.split_input(file, source)
+            except (ValueError, csv.Error) as error:
+                raise click.UsageError(f"--input {input_file}: {error}") from error
     tell(f"input: {rows:,} rows, cut into {demo.FILES} files for the stream to find")
     tell("starting Apache Kafka (no Docker; the first time its jars are fetched)")
     with EmbeddedKafka() as kafka:

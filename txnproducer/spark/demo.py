@@ -71,8 +71,15 @@ def split_input(lines: Iterable[str], folder: Path) -> int:
     """Write the rows of a CSV into `FILES` files, each row after its number. Return how many.
 
     The number is the record's key, by which a lost or doubled row is found at the end.
+
+    Raises:
+        ValueError: there are fewer rows than files.
     """
     rows = list(csv.reader(lines))[1:]
+    # The batch of the kill would have no rows, and no worker: the driver would write it, and be
+    # killed.
+    if len(rows) < FILES:
+        raise ValueError(f"{len(rows)} rows after the header: at least {FILES} are needed")
     folder.mkdir(parents=True)
     # Rounded up, so that the last file takes the rest and no row is left out.
     per_file = -(-len(rows) // FILES)
