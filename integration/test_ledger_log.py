@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from txnproducer.admin import TopicReplacedError, ask, delete_topic, read_log
@@ -33,6 +35,7 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one_however_long_i
     assert written([b"old 1", b"old 2"]) == {"p0": b"old 2"}
     old = reader.snapshot()
     assert (old.offset, found()) == (4, {"p0": b"old 2"})  # with a marker after each record
+    assert abs(old.found["p0"].at_ms / 1000 - time.time()) < 60, "a marker has the broker's time"
 
     delete_topic(broker.servers, topic)
     broker.kafka.create_topic(topic, config=SETTINGS)

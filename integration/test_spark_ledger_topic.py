@@ -12,7 +12,12 @@ from integration.spark_frames import expected, keyed, seen, wait_for
 from txnproducer import TransactionalProducer
 from txnproducer.admin import committed_offsets, group_ids, topic_settings
 from txnproducer.ledger.topic_log import forget_logs
-from txnproducer.spark import LedgerError, ReplayMismatchError, TornBatchError
+from txnproducer.spark import (
+    ExactlyOnceKafkaSink,
+    LedgerError,
+    ReplayMismatchError,
+    TornBatchError,
+)
 from txnproducer.spark.ledger.entries import LedgerBatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -64,6 +69,28 @@ def test_batches_are_recognised_by_their_records(
         make(query_id="other").write(keyed(spark, 10), 4)
     make().write(keyed(spark, 10, first=40), 4)
     wait_for(kafka, topic, expected(40, first=10))
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch", "prepared"])
+def test_a_second_sink_in_the_topic_is_refused_before_it_writes(
+    spark, kafka, topic, sink, atomicity
+):
+    one = sink(atomicity=atomicity)
+    one.write(keyed(spark, 10), 1)
+    other = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers,
+        f"other-{topic}",
+        topic=topic,
+        query_id="query",
+        first_batch_id=1,
+        ledger=f"topic:sink-{topic}.ledger",
+        atomicity=atomicity,
+    )
+    with pytest.raises(LedgerError, match="keeps the ledger of one sink"):
+        other.write(keyed(spark, 10, first=100), 1)
+    other.close()
+    one.write(keyed(spark, 10, first=10), 2)
+    wait_for(kafka, topic, expected(20))
 
 
 def test_a_torn_batch_is_completed_by_its_records(spark, kafka, topic, sink):

@@ -112,7 +112,7 @@ def test_a_run_that_is_older_than_the_ledger_keeps_it_is_forgotten(
     make = partial(sink, ledger_keeps=30)
     make().write(keyed(spark, 10), run_id="old")
     days = 29
-    monkeypatch.setattr(named_runs, "_now_ms", lambda: int(time.time() * 1000) + days * DAY_MS)
+    monkeypatch.setattr(named_runs, "_now_ms", lambda _: int(time.time() * 1000) + days * DAY_MS)
     make().write(keyed(spark, 10, first=10), run_id="later")
     assert make().write(keyed(spark, 10), run_id="old").transactions == 0
     days = 31

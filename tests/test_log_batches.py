@@ -83,6 +83,7 @@ def test_the_newest_of_each_key_is_found_as_by_reading_all(batches, compression,
     assert [batch.next_offset for batch in found] == [
         100 * n + len(each) for n, each in enumerate(batches)
     ]
+    assert [batch.at_ms for batch in found] == [max(one[0] for one in each) for each in batches]
     for batch in found:
         assert (batch.producer_id, batch.is_transactional, batch.is_commit) == (7, True, None)
 
@@ -101,6 +102,7 @@ def test_a_marker_says_how_the_transaction_ended(kind):
     (batch,) = read_batches(marker(kind, base_offset=9))
     assert batch.is_commit is (kind == EndTransactionType.COMMIT)
     assert (batch.producer_id, batch.next_offset, dict(batch.newest)) == (7, 10, {})
+    assert batch.at_ms == BASE_MS
 
 
 def test_a_batch_that_is_cut_off_is_left_out():

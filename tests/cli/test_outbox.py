@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from txnproducer.cli.main import main
+from txnproducer.cli.outbox import ALL_SHARDS
+from txnproducer.outbox.tables import SHARDS
 
 
 @pytest.fixture
@@ -21,6 +23,10 @@ def run(tmp_path):
         )
 
     return run
+
+
+def test_a_relay_sends_all_shards_by_default():
+    assert f"0-{SHARDS - 1}" == ALL_SHARDS
 
 
 def test_tables_are_created_and_counted(run):

@@ -454,8 +454,8 @@ def test_least_branches_are_asked_for_where_branches_are_counted():
 def test_a_missing_coverage_package_is_reported_before_any_run(monkeypatch, pool):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     done = run("--coverage", "3")
-    assert done.exit_code == 1
-    assert "--coverage needs coverage, which is not installed" in done.output
+    assert done.exit_code == 4
+    assert "`--coverage` needs coverage, which is not installed" in done.output
     assert pool.chunks == []
 
 

@@ -26,11 +26,11 @@ def rows(offset, producer, *pairs):
         key.encode(): LogRecord(offset + n, 1000 + offset + n, key.encode(), value)
         for n, (key, value) in enumerate(pairs)
     }
-    return LogBatch(offset + len(pairs), producer, True, None, offset, newest)
+    return LogBatch(offset + len(pairs), producer, True, None, offset, 1000 + offset, newest)
 
 
-def marker(offset, producer, *, is_commit):
-    return LogBatch(offset + 1, producer, True, is_commit, offset, {})
+def marker(offset, producer, *, is_commit, at_ms=0):
+    return LogBatch(offset + 1, producer, True, is_commit, offset, at_ms, {})
 
 
 def values(state):
@@ -50,6 +50,18 @@ def test_a_record_counts_when_its_transaction_is_committed():
     assert values(state) == {"p0": b"a"}
     assert state.undecided(["p0", "p1"]) == []
     assert state.position == 4
+
+
+def test_a_record_has_the_time_of_its_commit_which_no_writers_clock_sets():
+    state = LogState()
+    state.take(rows(0, 7, ("p0", b"a"), ("p1", b"b")))
+    state.take(rows(2, 8, ("p1", b"c")))
+    state.take(marker(3, 7, is_commit=True, at_ms=60))
+    assert {key: one.at_ms for key, one in state.found.items()} == {"p0": 60, "p1": 60}
+    state.take(marker(4, 8, is_commit=True, at_ms=50))
+    state.take(rows(5, -1, ("p2", b"d"))._replace(is_transactional=False))
+    found = {key: one.at_ms for key, one in state.found.items()}
+    assert found == {"p0": 60, "p1": 50, "p2": 1005}
 
 
 def test_the_later_record_counts_also_if_the_earlier_transaction_ends_last():
@@ -146,7 +158,7 @@ def test_a_log_that_cannot_be_read_is_named_with_the_ways_out(log, monkeypatch):
 
 def test_a_batch_that_compaction_has_emptied_holds_no_task_back():
     state = LogState()
-    emptied = LogBatch(5, 7, True, None, 0, {})
+    emptied = LogBatch(5, 7, True, None, 0, 0, {})
     for batch in [emptied, rows(5, 8, ("p0", b"a")), marker(6, 8, is_commit=True)]:
         state.take(batch)
     assert state.snapshot().offset == 7

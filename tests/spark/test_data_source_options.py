@@ -98,7 +98,8 @@ def test_a_wrong_option_is_named(options, message):
         ({"queryId": None}, "needs the option.*queryId:? "),
         ({"batchId": None}, "batchId"),
         ({"queryId": None, "batchId": None}, "queryId and batchId"),
-        ({"batchId": "-1"}, "0 or above"),
+        ({"batchId": "-1"}, "from 0 to"),
+        ({"batchId": str(1 << 62)}, r"from 0 to 2\*\*62 - 1"),
     ],
 )
 def test_a_batch_job_guesses_nothing(options, message):

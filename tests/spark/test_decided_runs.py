@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 
 from tests.spark.fake_topic import FakeCluster
 from txnproducer.admin import LogRecord
-from txnproducer.ledger.topic_log import Stored
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, PartialReplayError, ReplayMismatchError, TornBatchError
 from txnproducer.spark.driver.kept_producer import KeptProducer
@@ -34,6 +34,8 @@ from txnproducer.spark.tasks.partition_transaction import BatchPlan
 MONDAY = LedgerBatch(0, "q", 3, "monday")
 PARTS = {slot: ProducerIdAndEpoch(100 + slot, 4) for slot in range(3)}
 DECISION = Decision(5, MONDAY, True, PARTS)
+DAY_MS = 24 * 3600 * 1000
+NOW_MS = int(time.time() * 1000)
 DIGESTS = [f"{slot + 1:032x}" for slot in range(3)]
 
 
@@ -90,6 +92,7 @@ def test_the_texts_stay_as_they_are_since_they_outlive_the_program(cluster, ledg
     assert json.loads(cluster.topic["decision"].value)["batch"] == [0, "q", 3, "monday"]
     assert json.loads(cluster.topic["p0.run"].value) == {
         "number": 0,
+        "sink": "sink",
         "v": 1,
         "query": "q",
         "writers": 3,
@@ -114,11 +117,29 @@ def test_a_run_that_is_written_again_when_it_is_old_is_not_forgotten_at_once(clu
     long_ago = LedgerEntry(0, "other", 1, 1, DIGESTS[0], decision=0)
     for name in ("monday", "tuesday"):
         write_run(ledger, cluster, name, replace(long_ago, run_id=name))
-        old = cluster.topic[f"run:{name}"]
-        cluster.topic[f"run:{name}"] = Stored(old.offset, 1, old.value)
+        commit_at(cluster, f"run:{name}", 1)
+    write_run(ledger, cluster, "wednesday", long_ago)
+    commit_at(cluster, "run:wednesday", NOW_MS)
     decide(cluster, ledger, [0, 1, 2])  # as after on_foreign_ledger="take_over"
     assert find(ledger).whole is not None
     assert named_runs.read_run(ledger, "tuesday") is None
+
+
+@pytest.mark.parametrize("ahead", ["the driver", "the brokers"])
+def test_no_run_is_forgotten_by_one_clock_that_is_wrong(cluster, ledger, ahead, monkeypatch):
+    entry = LedgerEntry(0, "q", 1, 1, DIGESTS[0], decision=0)
+    later_ms = NOW_MS + 2 * ledger.keeps_days * DAY_MS
+    if ahead == "the driver":
+        monkeypatch.setattr("time.time", lambda: later_ms / 1000)
+    for name, at_ms in (("monday", NOW_MS), ("tuesday", later_ms), ("wednesday", later_ms)):
+        write_run(ledger, cluster, name, entry)
+        commit_at(cluster, f"run:{name}", at_ms if ahead == "the brokers" else NOW_MS)
+    assert named_runs.read_run(ledger, "monday") is not None
+
+
+def commit_at(cluster, key, at_ms):
+    """Let a record have been committed at a time, by the brokers' clock."""
+    cluster.topic[key] = replace(cluster.topic[key], at_ms=at_ms)
 
 
 # --- the state of a run --------------------------------------------------------------------------

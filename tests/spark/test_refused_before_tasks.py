@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.spark.fake_context import FakeContext
+from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
 from txnproducer.spark.driver import checks, partition_batch, whole_batch
 from txnproducer.spark.errors import MissingRightError, SinkError, TornBatchError
@@ -129,3 +130,15 @@ def test_a_refusal_reaches_spark_without_the_calls_of_the_sink(monkeypatch):
     with pytest.raises(SinkError, match="the way out") as told:
         sink(FRAME, 0)
     assert len(told.traceback) == 1
+
+
+@pytest.mark.parametrize("batch_id", [-1, True, "1", None, 1 << 62, 1 << 63])
+def test_a_number_that_no_entry_can_have_is_refused(write, batch_id):
+    with pytest.raises(InvalidConfigurationError, match=r"an integer from 0 to 2\*\*62 - 1"):
+        write(view_of(None, "partition"), "partition", batch_id)
+
+
+def test_the_largest_number_is_not_refused(write):
+    most = (1 << 62) - 1
+    with pytest.raises(PlannedError):
+        write(view_of(None, "partition"), "partition", most, first_batch_id=most)

@@ -13,7 +13,7 @@ from txnproducer.admin import TopicAccess
 from txnproducer.cli import sink_status
 from txnproducer.ledger.topic_log import Stored
 from txnproducer.spark import status
-from txnproducer.spark.ledger import topic_ledger
+from txnproducer.spark.ledger import places, topic_ledger
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import RUN_PREFIX, TopicLedger
@@ -103,10 +103,10 @@ def test_a_ledger_in_offsets_has_no_runs(cluster):
 def shown(monkeypatch, ledger):
     """Return a function that runs `sink-status`, and returns code, JSON and tables."""
     monkeypatch.setattr(sink_status, "reach", lambda _: None)
-    monkeypatch.setattr(sink_status, "ledger_at", lambda *_: lambda *_, **__: ledger)
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run():
+    def run(ledger=ledger):
+        monkeypatch.setattr(places, "ledger_at", lambda *_: lambda *_, **__: ledger)
         done = CliRunner().invoke(
             sink_status.command,
             ["-b", "nowhere:9092", "sink", "--ledger-topic", "orders", "--ledger", "topic"],
@@ -152,9 +152,19 @@ def test_the_command_shows_no_table_of_runs_if_there_are_none(cluster, ledger, s
 def test_a_topic_that_is_not_there_is_no_empty_ledger(cluster, shown, monkeypatch, is_there, told):
     access = TopicAccess(is_there, 1, None)
     monkeypatch.setattr(sink_status, "topic_access", lambda *_, **__: {"orders": access})
-    code, _, text = shown()
+    code, _, text = shown(Ledger("nowhere:9092", "sink", "orders", {}))
     assert code == 1
     assert told in text
+
+
+def test_an_empty_ledger_in_a_topic_is_named_as_such(cluster, shown, monkeypatch):
+    access = TopicAccess(True, 1, None)
+    monkeypatch.setattr(sink_status, "topic_access", lambda *_, **__: {"orders": access})
+    code, _, text = shown()
+    assert code == 1
+    assert "The ledger of sink 'sink' in the topic 'books' is empty: nothing was committed" in text
+    assert "--ledger" not in text
+    assert "offsets" not in text
 
 
 def test_the_command_says_which_topic_it_needs():

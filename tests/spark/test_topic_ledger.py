@@ -25,6 +25,7 @@ from txnproducer.spark.ledger.decisions import Decision
 from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
 from txnproducer.spark.ledger.move import mark_of, topic_of
+from txnproducer.spark.ledger.named_runs import read_run, write_run
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.ledger.topic_ledger import TopicLedger
@@ -60,8 +61,7 @@ def put(cluster, **entries):
 def test_an_entry_in_the_topic_is_the_entry_that_was_written(cluster, ledger):
     ledger.write(cluster, 3, OLD)
     record = json.loads(cluster.topic["p3"].value)
-    assert record["number"] == 7
-    assert {**record, "number": None} == {**json.loads(OLD.stored().metadata), "number": None}
+    assert record == {"number": 7, "sink": "sink", **json.loads(OLD.stored().metadata)}
     assert ledger.read_entries([3, 4]) == {3: OLD}
     assert ledger.read_entries([3])[3].at_ms == 1
 
@@ -151,6 +151,61 @@ def test_a_record_of_a_newer_format_is_refused(cluster, ledger):
         ledger.read_whole()
 
 
+# --- one topic, one sink -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(cluster):
+    return TopicLedger("nowhere:9092", "other", "orders", {}, "books")
+
+
+def write_of(kind, ledger, cluster):
+    """Let a ledger write one of its records, as the first one of its sink."""
+    {
+        "plan": lambda: ledger.write_plan(cluster, PlanEntry(1, "q", 1)),
+        "part": lambda: ledger.write(cluster, 0, OLD),
+        "whole": lambda: ledger.write_whole(cluster, OLD),
+        "run": lambda: write_run(ledger, cluster, "monday", OLD),
+        "decision": lambda: ledger.write_decision(cluster, DECISION),
+        "moved": lambda: ledger.write_moved(cluster),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["plan", "part", "whole", "run", "moved"])
+def test_a_topic_with_a_record_of_another_sink_is_refused_by_each_look(
+    cluster, ledger, other, kind
+):
+    write_of(kind, other, cluster)
+    with pytest.raises(LedgerError, match=r"^partition 0 of the topic books, .*the sink 'other'"):
+        ledger.look([0])
+
+
+def test_an_entry_or_a_decision_of_another_sink_is_never_taken_for_an_own_one(
+    cluster, ledger, other
+):
+    for kind in ("part", "whole", "run", "decision"):
+        write_of(kind, other, cluster)
+    for read in (
+        lambda: ledger.read_entries([0]),
+        ledger.read_whole,
+        ledger.read_decision,
+        lambda: read_run(ledger, "monday"),
+        lambda: ledger.move(cluster, ledger.whole_group),
+    ):
+        with pytest.raises(LedgerError, match="keeps the ledger of one sink"):
+            read()
+
+
+def test_a_record_of_an_earlier_version_names_no_sink_and_counts_as_an_own_one(cluster, ledger):
+    ledger.write(cluster, 0, OLD)
+    record = json.loads(cluster.topic["p0"].value)
+    assert record.pop("sink") == "sink"
+    cluster.topic["p0"] = Stored(0, 0, json.dumps(record).encode())
+    assert ledger.read_entries([0]) == {0: OLD}
+
+
+# --- the place -----------------------------------------------------------------------------------
+
 ENTRY = b'{"number":1,"v":1}'
 LEDGERS = [(key, ENTRY) for key in (b"plan", b"plan.0", b"batch", b"p12", b"moved", b"run:x")]
 OTHERS = [(None, ENTRY), (b"page", ENTRY), (b"p1", b"x"), (b"p1", b"[1]"), (b"p1", b'{"v":1}')]
@@ -166,7 +221,7 @@ def there(monkeypatch):
                 if isinstance(record, Exception):
                     raise record
                 newest = {record[0]: LogRecord(offset, 0, *record)}
-                take(LogBatch(offset + 1, 1, False, None, offset, newest))
+                take(LogBatch(offset + 1, 1, False, None, offset, 0, newest))
             return offset
 
         monkeypatch.setattr(ledger_topic, "partition_count", lambda *_: 1)

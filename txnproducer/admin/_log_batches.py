@@ -78,6 +78,7 @@ class LogBatch(NamedTuple):
         is_transactional: whether a marker decides about its records.
         is_commit: of a marker: whether it is one of a commit; None for a batch of records.
         first_offset: where the batch begins; compaction may have removed its first records.
+        at_ms: the largest time of its records. A marker's time is by the broker's clock.
         newest: the last record of each key. Empty for a marker, and if compaction has removed all
             records.
     """
@@ -87,6 +88,7 @@ class LogBatch(NamedTuple):
     is_transactional: bool
     is_commit: bool | None
     first_offset: int
+    at_ms: int
     newest: Mapping[bytes | None, LogRecord]
 
 
@@ -183,6 +185,7 @@ def read_batches(data: bytes, log: str) -> Iterator[LogBatch]:
             bool(attributes & TRANSACTIONAL_MASK),
             any(map(_is_commit, places)) if is_marker else None,
             base_offset,
+            max_ms,
             {} if is_marker else _Newest(log, body, places, base_offset, base_ms, append_ms),
         )
         start = end

@@ -19,6 +19,8 @@ from typing import Any
 
 import click
 
+from txnproducer.cli._missing_package import MissingPackageError
+
 _CORE = Path(__file__).parent.parent / "_core"
 _MOST_LINES_SHOWN = 12
 # Raised only for a defect of the core or a wrong argument, so a correct run never gets there.
@@ -72,13 +74,11 @@ def require_coverage() -> None:
     """Check before the run whether branches can be counted.
 
     Raises:
-        click.ClickException: The package is not installed.
+        MissingPackageError: The package is not installed.
     """
     # Before the run, which may take hours: the package would be missing only at its end.
     if importlib.util.find_spec("coverage") is None:
-        raise click.ClickException(
-            "--coverage needs coverage, which is not installed: run `pip install coverage`."
-        )
+        raise MissingPackageError("--coverage", "coverage", "coverage")
 
 
 def measure(first: int, count: int, jobs: int = 1) -> Reached:

@@ -6,17 +6,24 @@ works.
 
 from __future__ import annotations
 
+import csv
+import logging
+import os
+import signal
+import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from txnproducer.cli._readback import TopicCount, count_topic
-from txnproducer.spark import demo
 from txnproducer.testing import EmbeddedKafka
 
 PARTITIONS = 4
@@ -39,6 +46,9 @@ class _Printer:
 def _stream(
     tell: _Printer, spark: Any, servers: str, topic: str, source: Path, folder: Path
 ) -> None:
+    # Imported late, here and below: it needs optional packages, which --help does not.
+    from txnproducer.spark import demo
+
     make = demo.exactly_once if topic == OURS else demo.without_transactions
     write = make(servers, topic, folder)
     demo.run_stream(
@@ -76,7 +86,10 @@ def command(input_file: Path | None) -> None:
     Exits with 1 if a single row was lost or doubled.
     """
     tell = _Printer()
-    with tempfile.TemporaryDirectory(prefix="txnproducer-demo-") as name:
+    with (
+        _interrupted_by_sigterm(),
+        tempfile.TemporaryDirectory(prefix="txnproducer-demo-") as name,
+    ):
         rows, counts = _run(tell, Path(name), input_file)
     tell.console.print(_table(rows, counts))
     ours = counts[OURS]
@@ -92,21 +105,30 @@ def command(input_file: Path | None) -> None:
 def _run(
     tell: _Printer, folder: Path, input_file: Path | None
 ) -> tuple[int, dict[str, TopicCount]]:
+    from txnproducer.spark import demo
+
     source = folder / "input"
     if input_file is None:
         rows = demo.split_input(demo.flights_lines(), source)
     else:
         # Any encoding will do: rows are compared by their number, which is put in front.
         with input_file.open(encoding="utf-8", errors="replace", newline="") as file:
-            rows = demo.split_input(file, source)
+            try:
+                rows = demo.split_input(file, source)
+            except (ValueError, csv.Error) as error:
+                raise click.UsageError(f"--input {input_file}: {error}") from error
     tell(f"input: {rows:,} rows, cut into {demo.FILES} files for the stream to find")
+    # Until the end of the process. Spark's bridge to Python logs each call that an interrupt ends,
+    # and clients of Kafka log that it is gone, with pages of stack traces.
+    logging.disable()
+    warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
     tell("starting Apache Kafka (no Docker; the first time its jars are fetched)")
     with EmbeddedKafka() as kafka:
         for topic in (OURS, PLAIN):
             kafka.create_topic(topic, partitions=PARTITIONS)
         tell(f"Kafka {kafka.version} is up; starting Spark")
-        spark = demo.start_spark(folder)
-        try:
+        # It stops before Kafka: a query that is left would go on trying to reach it.
+        with _spark(folder) as spark:
             tell(f"Spark {spark.version} is up")
             tell(
                 f"both streams will be hurt alike: in batch {demo.BATCH_OF_KILL} a worker is"
@@ -117,9 +139,6 @@ def _run(
             _stream(tell, spark, kafka.bootstrap_servers, OURS, source, folder)
             tell("[bold]stream 2: a producer without transactions[/]")
             _stream(tell, spark, kafka.bootstrap_servers, PLAIN, source, folder)
-        finally:
-            # Before Kafka ends: a query that is left would go on trying to reach it.
-            spark.stop()
         tell("reading both topics back at read_committed")
         counts = {
             # The key is the row's number in the input; the same values may occur in several rows.
@@ -127,3 +146,53 @@ def _run(
             for topic in (OURS, PLAIN)
         }
     return rows, counts
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM. Only after a KeyboardInterrupt can Spark's bridge to Python still stop Spark."""
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM clean up as Ctrl-C does, and end with the exit code that a shell reports."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise _TerminatedError
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except _TerminatedError as error:
+        raise SystemExit(128 + signal.SIGTERM) from error
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def _spark(folder: Path) -> Iterator[Any]:
+    """Start Spark, and stop it at the end. Its lines about the faults and Ctrl-C are not shown."""
+    from txnproducer.spark import demo
+
+    with _standard_error_in(folder / "spark.txt"):  # which the JVM inherits
+        spark = demo.start_spark(folder)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _standard_error_in(path: Path) -> Iterator[None]:
+    """Write the standard error into a file. An error of the block shows the text of the file."""
+    number = sys.stderr.fileno()
+    kept = os.dup(number)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), number)
+        yield
+    except Exception as error:
+        error.add_note(path.read_text(errors="replace"))
+        raise
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)

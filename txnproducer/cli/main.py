@@ -4,8 +4,9 @@ Owns: the table of subcommands, loading them, the exit codes.
 Must not know: what a subcommand does. Each file exposes a click command named `command`.
 
 Rules:
-* A subcommand is imported when it is run. If its optional packages are missing, it says so, and
-  breaks no other. Its line of help stands in the table, so that help imports nothing.
+* A subcommand is imported when it is run or asked for its help, which needs no optional package:
+  it imports those when it runs. If one is missing, the group says so, with the extra that has it.
+  The line of help stands in the table, so that help imports nothing.
 * Exit codes: 0 done, 1 any other failure, 2 usage, 3 abort and repeat, 4 fatal or fenced,
   5 outcome unknown, 130 Ctrl-C. They follow the error's `recovery`, unless the error or one of
   its causes is of a kind that a repetition would meet again.
@@ -23,6 +24,7 @@ from typing import Any
 import click
 
 from txnproducer._version import __version__
+from txnproducer.cli._missing_package import EXIT_FATAL, MissingPackageError
 from txnproducer.cli._streams import Messages, OutputError, is_of_output
 from txnproducer.errors import (
     FencedInstanceIdError,
@@ -37,7 +39,6 @@ from txnproducer.errors import (
 
 EXIT_USAGE = 2
 EXIT_ABORTABLE = 3
-EXIT_FATAL = 4
 EXIT_UNKNOWN = 5
 # As a shell reports a command that SIGINT has ended: 128 and the signal's number.
 EXIT_INTERRUPTED = 130
@@ -90,7 +91,9 @@ SUBCOMMANDS = {
     "outbox": Subcommand("outbox", "Send the rows of a database table, each once.", "outbox"),
     "send": Subcommand("send", "Send lines or generated records in transactions."),
     "simulate": Subcommand("simulate", "Run the core under seeded faults, in virtual time."),
-    "sink-status": Subcommand("sink_status", "Show what a Spark sink has committed.", "spark"),
+    "sink-status": Subcommand(
+        "sink_status", "Show what a Spark sink has committed.", "spark-cluster"
+    ),
     "verify": Subcommand("verify", "Read a topic back and count what was committed."),
 }
 
@@ -133,25 +136,11 @@ class LazyGroup(click.Group):
         return list(SUBCOMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """Import a subcommand.
-
-        Raises:
-            click.ClickException: A package that it needs is not installed.
-        """
+        """Import a subcommand."""
         entry = SUBCOMMANDS.get(cmd_name)
         if entry is None:
             return None
-        try:
-            module = importlib.import_module(f"txnproducer.cli.{entry.module}")
-        except ModuleNotFoundError as error:
-            missing = error.name or "a package"
-            # A module of our own that is missing is a bug, and needs its stack trace.
-            if missing.startswith("txnproducer") or entry.extra is None:
-                raise
-            raise click.ClickException(
-                f"`{cmd_name}` needs {missing}, which is not installed: "
-                f'run `pip install "txnproducer[{entry.extra}]"`.'
-            ) from error
+        module = importlib.import_module(f"txnproducer.cli.{entry.module}")
         command: click.Command = module.command
         return command
 
@@ -168,6 +157,13 @@ class LazyGroup(click.Group):
             # Not raised again: its stack trace would show the library, and no mistake of the user.
             click.echo(f"Error: {_lines(error)}", err=True)
             ctx.exit(exit_code_for(error))
+        except ModuleNotFoundError as error:
+            name = ctx.invoked_subcommand or ""
+            extra = SUBCOMMANDS[name].extra if name in SUBCOMMANDS else None
+            # A module of our own that is missing is a bug, and needs its stack trace.
+            if extra is None or error.name is None or error.name.startswith("txnproducer"):
+                raise
+            raise MissingPackageError(name, error.name, f'"txnproducer[{extra}]"') from error
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(EXIT_INTERRUPTED)
         except OSError as error:

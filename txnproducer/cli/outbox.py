@@ -10,16 +10,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from txnproducer.cli._common import cluster_options, read_settings
 from txnproducer.config import ProducerConfig
-from txnproducer.outbox import Outbox, OutboxRelay
-from txnproducer.outbox._sqlalchemy import sa
-from txnproducer.outbox.tables import SHARDS
 
+if TYPE_CHECKING:
+    from txnproducer.outbox import Outbox
+
+ALL_SHARDS = "0-63"
 _DATABASE_VARIABLE = "TXNPRODUCER_DATABASE"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -47,6 +48,10 @@ def _database_options(function: _F) -> _F:
 
 
 def _outbox(database: str, name: str, schema: str | None) -> Outbox:
+    # Imported late, here and below: they need an optional package, which --help does not.
+    from txnproducer.outbox import Outbox
+    from txnproducer.outbox._sqlalchemy import sa
+
     try:
         engine = sa.create_engine(database)
         if "@" in (engine.url.host or ""):
@@ -87,7 +92,7 @@ def status(database: str, name: str, schema: str | None) -> None:
 )
 @click.option(
     "--shards",
-    default=f"0-{SHARDS - 1}",
+    default=ALL_SHARDS,
     show_default=True,
     metavar="FIRST-LAST",
     help="The part of the keys that this process sends.",
@@ -129,6 +134,8 @@ def run(
     once: bool,
 ) -> None:
     """Send rows until SIGTERM or Ctrl-C."""
+    from txnproducer.outbox import OutboxRelay
+
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     try:
         relay = OutboxRelay(
@@ -175,7 +182,7 @@ def _set_by_a_signal() -> Iterator[threading.Event]:
 
 def _shards(text: str) -> range:
     if not re.fullmatch(r"[0-9]+(-[0-9]+)?", text):
-        raise click.UsageError(f"--shards {text!r}: give FIRST-LAST, such as 0-{SHARDS - 1}")
+        raise click.UsageError(f"--shards {text!r}: give FIRST-LAST, such as {ALL_SHARDS}")
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
@@ -183,6 +190,8 @@ def _shards(text: str) -> range:
 @contextmanager
 def _told(database: str) -> Iterator[None]:
     """Turn an error of the database into one line."""
+    from txnproducer.outbox._sqlalchemy import sa
+
     try:
         yield
     except sa.exc.SQLAlchemyError as error:

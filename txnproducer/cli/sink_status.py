@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -24,8 +25,10 @@ from txnproducer.cli._common import (
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.spark.ledger.places import OFFSETS, ledger_at, read_place
-from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
+
+if TYPE_CHECKING:
+    from txnproducer.spark.ledger.store import Ledger
+    from txnproducer.spark.status import EntryStatus, SinkStatus
 
 EXIT_NOTHING = 1
 
@@ -71,6 +74,9 @@ def _cells(one: EntryStatus) -> tuple[str, ...]:
 
 
 def _place(option: click.Parameter, value: str) -> str:
+    # Imported late, here and below: it needs an optional package, which --help does not.
+    from txnproducer.spark.ledger.places import read_place
+
     try:
         return read_place("--ledger", value)
     except InvalidConfigurationError as error:
@@ -98,7 +104,7 @@ def _ledger_topic(context: click.Context, option: click.Parameter, value: str | 
 @click.option(
     "--ledger",
     "place",
-    default=OFFSETS,
+    default="offsets",
     show_default=True,
     callback=lambda _, option, value: _place(option, value),
     help="The sink's option ledger: offsets, topic or topic:NAME.",
@@ -118,6 +124,9 @@ def command(
 
     Exits with 1 if its ledger is empty: nothing was written yet, or it has expired.
     """
+    from txnproducer.spark.ledger.places import ledger_at
+    from txnproducer.spark.status import read_status
+
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
@@ -136,19 +145,24 @@ def command(
                 console.print(_runs_table(status))
         else:
             found = topic_access(ledger.bootstrap_servers, [ledger_topic], **ledger.security)
-            unknown = _unknown(sink_id, ledger_topic, is_there=found[ledger_topic].exists)
-            click.echo(unknown, err=True)
+            click.echo(_unknown(ledger, is_there=found[ledger_topic].exists), err=True)
     # Also if the ledger is empty: a script always finds one line of JSON.
     click.echo(json.dumps(status.as_dict()))
     if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)
 
 
-def _unknown(sink_id: str, ledger_topic: str, *, is_there: bool) -> str:
+def _unknown(ledger: Ledger, *, is_there: bool) -> str:
+    sink = f"sink {ledger.sink_id!r}"
     if not is_there:
-        return f"There is no topic {ledger_topic!r}: name the one that sink {sink_id!r} writes to."
+        return f"There is no topic {ledger.topic!r}: name the one that {sink} writes to."
+    if ledger.records_topic is not None:
+        return (
+            f"The ledger of {sink} in the topic {ledger.records_topic!r} is empty: nothing was"
+            " committed yet, or the sink has another id or another ledger."
+        )
     return (
-        f"The ledger of sink {sink_id!r} at topic {ledger_topic!r} is empty: nothing was committed"
-        " yet, it has expired (offsets.retention.minutes), or the sink has another id or ledger"
-        " topic. If the ledger is in a topic, add --ledger topic."
+        f"The ledger of {sink} at topic {ledger.topic!r} is empty: nothing was committed yet, it"
+        " has expired (offsets.retention.minutes), or the sink has another id or ledger topic. If"
+        " the ledger is in a topic, add --ledger topic."
     )

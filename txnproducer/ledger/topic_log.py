@@ -63,7 +63,8 @@ class Stored:
 
     Attributes:
         offset: of the record.
-        at_ms: the record's time, since the epoch.
+        at_ms: the time of its commit, since the epoch, by the clock of the broker that wrote the
+            marker. A record outside of a transaction has its batch's own time.
         value: the record's value; None if the key was deleted.
     """
 
@@ -109,22 +110,23 @@ class LogState:
         self.position = position
         self.topic_id = topic_id
         self._found = dict(found or {})
-        # Of each key, the batch with its last committed record. A log has many records of a key,
-        # and only the one that is the last when somebody asks is decoded.
-        self._newest: dict[bytes | None, LogBatch] = {}
+        # Of each key, the batch with its last committed record, and the time of its commit. A log
+        # has many records of a key, and only the one that is the last when somebody asks is
+        # decoded.
+        self._newest: dict[bytes | None, tuple[LogBatch, int]] = {}
         self._kept_to = 0
         self._open: dict[int, list[LogBatch]] = {}
 
     @property
     def found(self) -> dict[str, Stored]:
         """The last committed record of each key."""
-        for key, batch in self._newest.items():
+        for key, (batch, at_ms) in self._newest.items():
             record = batch.newest[key]
             name = (key or b"").decode(errors="replace")
             last = self._found.get(name)
             # By offset, as compaction does: a transaction that began earlier may end later.
             if last is None or last.offset < record.offset:
-                self._found[name] = Stored(record.offset, record.timestamp_ms, record.value)
+                self._found[name] = Stored(record.offset, at_ms, record.value)
         # Only now: if one of them cannot be decoded, each question has to say so.
         self._newest.clear()
         return self._found
@@ -136,24 +138,24 @@ class LogState:
         self.position = batch.next_offset
         if batch.is_commit is None:
             if not batch.is_transactional:
-                self._keep(batch)
+                self._keep(batch, batch.at_ms)
             elif batch.newest:
                 self._open.setdefault(batch.producer_id, []).append(batch)
             return
         batches = self._open.pop(batch.producer_id, [])
         if batch.is_commit:
             for each in batches:
-                self._keep(each)
+                self._keep(each, batch.at_ms)
 
-    def _keep(self, batch: LogBatch) -> None:
+    def _keep(self, batch: LogBatch, at_ms: int) -> None:
         # Batches do not overlap, so the later one has the later record of a key.
         if batch.first_offset >= self._kept_to:  # as with a single writer, a million times
-            self._newest.update(dict.fromkeys(batch.newest, batch))
+            self._newest.update(dict.fromkeys(batch.newest, (batch, at_ms)))
             self._kept_to = batch.next_offset
             return
         for key in batch.newest:
-            if self._newest.setdefault(key, batch).next_offset < batch.next_offset:
-                self._newest[key] = batch
+            if self._newest.setdefault(key, (batch, at_ms))[0].next_offset < batch.next_offset:
+                self._newest[key] = batch, at_ms
 
     def undecided(self, keys: Collection[str]) -> list[str]:
         """Return those of some keys that an open transaction has written, in order."""

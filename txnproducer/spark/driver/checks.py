@@ -18,6 +18,7 @@ from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger import rights
 from txnproducer.spark.ledger.ledger_topic import check_ledger_topic
+from txnproducer.spark.ledger.move import MARK_OFFSET
 from txnproducer.spark.ledger.named_runs import check_run_id
 from txnproducer.spark.ledger.places import OFFSETS
 from txnproducer.spark.ledger.store import Ledger
@@ -35,14 +36,14 @@ def check_batch_id(batch_id: Any) -> int:
     """Return the number of a batch, as Spark or the user gives it.
 
     Raises:
-        InvalidConfigurationError: it is no integer, or below 0.
+        InvalidConfigurationError: it is no integer, below 0, or too large.
     """
     # The exact type: `True` is an int as well. The id is the entry's offset, which cannot be
-    # negative.
-    if type(batch_id) is not int or batch_id < 0:
+    # negative, and is below that of a mark.
+    if type(batch_id) is not int or not 0 <= batch_id < MARK_OFFSET:
         raise InvalidConfigurationError(
-            f"batch_id={batch_id!r}: give the number of the batch, an integer that is 0 or above"
-            " and grows from batch to batch; or a name in its place, write(df, run_id=...)"
+            f"batch_id={batch_id!r}: give the number of the batch, an integer from 0 to 2**62 - 1"
+            " that grows from batch to batch; or a name in its place, write(df, run_id=...)"
         )
     return batch_id
 

@@ -9,7 +9,8 @@ entries are read and written (`topic_ledger.py` has the move itself).
 Rules:
 * For each id, one transaction writes the record into the topic and the mark into the group.
 * The mark's format is above that of entries, so that earlier versions refuse it.
-* Its offset is larger than that of any record, so that no monitoring sees a consumer that lags.
+* Its offset is larger than that of any record, so that no monitoring sees a consumer that lags,
+  and than any batch's number.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from txnproducer.records import OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
 
 MARK_FORMAT: Final = 2
-_NEVER_REACHED: Final = 1 << 62
+MARK_OFFSET: Final = 1 << 62
 
 
 def mark_of(topic: str) -> OffsetAndMetadata:
     """Return the mark of an entry that has moved to a topic."""
     text = json.dumps({"v": MARK_FORMAT, "moved_to": topic}, separators=(",", ":"))
-    return OffsetAndMetadata(_NEVER_REACHED, text)
+    return OffsetAndMetadata(MARK_OFFSET, text)
 
 
 def topic_of(stored: OffsetAndMetadata | None) -> str | None:
     """Return the topic to which an entry has moved, or None if this is no mark."""
-    if stored is None or stored.offset != _NEVER_REACHED:
+    if stored is None or stored.offset != MARK_OFFSET:
         return None
     try:
         return str(json.loads(stored.metadata)["moved_to"])

@@ -16,17 +16,20 @@ Rules:
 * An entry that is older than the sink keeps them is deleted in the transaction of a later run.
   A reader that ignored it instead would go by its own clock and its own setting, so that two
   drivers could differ about a run; and the topic would grow for ever.
-* The age is that of the record. A run that comes again after its entry is gone is a new one.
+* A run's age begins with its commit, by the brokers' clocks. It ends now, or at the last commit in
+  the topic if the driver's clock is ahead of that: so a wrong clock of a driver deletes nothing. A
+  run that comes again after its entry is gone is a new one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.errors import IllegalStateError, InvalidConfigurationError
+from txnproducer.ledger.topic_log import Stored
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.store import Ledger, dated
 from txnproducer.spark.ledger.topic_ledger import PART_SUFFIX, RUN_PREFIX, TopicLedger
@@ -74,9 +77,10 @@ def read_run(
 def write_run(ledger: TopicLedger, writer: RecordWriter, run_id: str, entry: LedgerEntry) -> None:
     """Add the entry of a run to the writer's open transaction, and delete some that are old."""
     ledger.write_record(writer, RUN_PREFIX + run_id, dated(entry).stored())
-    oldest_ms = _now_ms() - ledger.keeps_days * _DAY_MS
     # As the driver has read it before this transaction began; it holds the id.
-    runs = {key: one for key, one in ledger.as_read().items() if key.startswith(RUN_PREFIX)}
+    found = ledger.as_read()
+    oldest_ms = _now_ms(found) - ledger.keeps_days * _DAY_MS
+    runs = {key: one for key, one in found.items() if key.startswith(RUN_PREFIX)}
     # Another query's run of this name may be old.
     runs.pop(RUN_PREFIX + run_id, None)
     old = [key for key, one in runs.items() if one.value and one.at_ms < oldest_ms]
@@ -109,6 +113,8 @@ def _part_key(slot: int) -> str:
     return f"p{slot}{PART_SUFFIX}"
 
 
-def _now_ms() -> int:
-    # The wall clock, as that of the records.
-    return int(time.time() * 1000)
+def _now_ms(found: Mapping[str, Stored]) -> int:
+    # Both clocks have to agree, since what is deleted too early would be written once more. After
+    # a long rest the last commit is an old one, and the next run deletes what this one leaves.
+    last_commit_ms = max((one.at_ms for one in found.values()), default=0)
+    return min(last_commit_ms, int(time.time() * 1000))

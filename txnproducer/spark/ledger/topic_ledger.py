@@ -8,10 +8,12 @@ Must not know: what an entry means, how a topic is read (`topic_log.py`).
 
 A record's key is the end of the transactional id (`plan`, `batch`, `p0`; `p0.run` for a part of a
 named run), `decision`, or `run:` and the name of a run. Its value is the entry's own JSON, with
-its number. It is written in the transaction of the rows, as an offset is. A decision is one
-record, of whatever size.
+its number and the sink id. It is written in the transaction of the rows, as an offset is. A
+decision is one record, of whatever size.
 
 Rules:
+* A topic keeps the ledger of one sink, since keys do not name it. A record of another sink is
+  refused, never taken for an entry of this one. Records of earlier versions name no sink.
 * Until the record `moved` is there, the groups are read as well, and the higher number counts. The
   groups go first: an entry that moves between the two questions is then found in the topic.
 * An entry moves when its id is held: nobody else can write it then. So all ids have moved when a
@@ -25,7 +27,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.admin import LogRecord
@@ -169,6 +171,9 @@ class TopicLedger(Ledger):
         try:
             fields = json.loads(one.value)
             number, version = fields.pop("number"), fields["v"]
+            owner = fields.pop("sink", self.sink_id)
+            if owner != self.sink_id:
+                raise self._of_another_sink(place, owner)
             if version in _FORMATS:
                 if not isinstance(number, int):
                     raise TypeError(f"its number is {number!r:.50}")
@@ -177,6 +182,14 @@ class TopicLedger(Ledger):
         except UNREADABLE as error:
             raise no_entry(place, "entry", error, one.value) from error
         raise other_format(place, "entry", version, _FORMATS)
+
+    def _of_another_sink(self, place: str, owner: Any) -> LedgerError:
+        return LedgerError(
+            f"{place} belongs to the sink {owner!r:.300}, and this sink is {self.sink_id!r}: a "
+            "topic keeps the ledger of one sink. Nothing was written. Ways out: a topic of this "
+            'sink\'s own, ledger="topic" or ledger="topic:NAME"; or that sink id, if it is the '
+            "same sink"
+        )
 
     def read_decision(self) -> Decision | None:
         """See `Ledger`. Until the ledger has moved, the higher of two decisions counts."""
@@ -237,9 +250,8 @@ class TopicLedger(Ledger):
 
     def write_record(self, writer: RecordWriter, key: str, stored: OffsetAndMetadata) -> None:
         """Add a record to the writer's open transaction."""
-        text = json.dumps(
-            {"number": stored.offset, **json.loads(stored.metadata)}, separators=(",", ":")
-        )
+        fields = {"number": stored.offset, "sink": self.sink_id, **json.loads(stored.metadata)}
+        text = json.dumps(fields, separators=(",", ":"))
         writer.send(self.log, text.encode(), key.encode(), partition=0)
 
     def delete_record(self, writer: RecordWriter, key: str) -> None:
@@ -319,7 +331,9 @@ class TopicLedger(Ledger):
         self.write_record(producer, _MOVED, OffsetAndMetadata(0, json.dumps({"v": _FORMAT})))
 
     def _has_moved(self, state: LogState) -> bool:
-        return self.known is not None or _MOVED in state.found
+        if self.known is not None:
+            return True
+        return self._record(state.found.get(_MOVED), _MOVED) is not None
 
     def read_so_far(self) -> Snapshot:
         """See `Ledger`. Named runs are left out: tasks of numbered batches never ask for them."""
