@@ -20,11 +20,9 @@ from tests.outbox.outboxes import (
     enqueue,
     numbers,
     sent,
-    soon,
 )
 from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
-from txnproducer.ledger import LedgerError
 from txnproducer.outbox import Outbox, OutboxError, OutboxRelay, tables
 from txnproducer.outbox import relay as module
 from txnproducer.outbox.batches import Batches
@@ -136,67 +134,7 @@ def test_a_batch_of_dead_rows_alone_does_not_stop_the_next(outbox, relay, kafka)
     assert sent(kafka) == all_of(4)
 
 
-# --- a database and a ledger that do not fit -----------------------------------------------------
-
-
-def saved(outbox):
-    with outbox.engine.begin() as connection:
-        return {
-            table.name: [row._asdict() for row in connection.execute(sa.select(table))]
-            for table in outbox.tables
-        }
-
-
-def restore(outbox, rows):
-    with outbox.engine.begin() as connection:
-        for table in outbox.tables:
-            connection.execute(sa.delete(table))
-            if rows[table.name]:
-                connection.execute(sa.insert(table), rows[table.name])
-
-
-def test_a_database_that_was_restored_stops_the_relay(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    one = relay()
-    one.run_once()
-    one.close()
-    backup = saved(outbox)
-    drain(relay())
-    assert sent(kafka) == all_of(12)
-    restore(outbox, backup)
-    with pytest.raises(OutboxError, match=r"at batch 3, .* batch 1: the database was restored"):
-        relay().run_once()
-    sending = relay(on_set_back="send")
-    drain(sending)
-    # The rows that were back are sent again.
-    assert len(numbers(kafka)) == 12 + 7
-    assert not sending._accepts_set_back, "the option is for one start"
-    drain(relay())
-
-
-def test_a_database_that_is_restored_under_a_running_relay_stops_it(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    one = relay()
-    one.run_once()
-    backup = saved(outbox)
-    drain(one)
-    restore(outbox, backup)
-    with pytest.raises(OutboxError, match="the database was restored"):
-        one.run(soon())
-    assert sent(kafka) == all_of(12)
-
-
-def test_a_ledger_that_was_lost_stops_the_relay(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    drain(relay())
-    other = "other.ledger"
-    kafka.create_topic(other, 1, config={"cleanup.policy": "compact"})
-    with pytest.raises(LedgerError, match="has no entry"):
-        relay(ledger_topic=other).run_once()
-    drain(relay(ledger_topic=other, on_set_back="send"))
-    enqueue(outbox, 4, first=12)
-    drain(relay(ledger_topic=other))
-    assert sent(kafka) == all_of(16)
+# --- a database that fails -----------------------------------------------------------------------
 
 
 def test_missing_tables_are_named(kafka, tmp_path):
@@ -216,10 +154,10 @@ def test_a_database_that_fails_for_a_while_is_waited_for(outbox, relay, kafka, m
         if failures:
             failures.pop()
             raise sa.exc.OperationalError("SELECT", {}, Exception("the server has gone away"))
-        rows = usual(self, *args, **kwargs)
-        if not rows:
+        batch = usual(self, *args, **kwargs)
+        if not batch.rows:
             stop.set()
-        return rows
+        return batch
 
     monkeypatch.setattr(Batches, "next_batch", fail_twice)
     monkeypatch.setattr(module, "_FIRST_PAUSE_MS", 1)

@@ -11,6 +11,7 @@ from tests.outbox.outboxes import (
     CONFIG,
     CrashError,
     all_of,
+    crash,
     drain,
     drain_as_run_does,
     enqueue,
@@ -21,11 +22,6 @@ from tests.outbox.outboxes import (
 from txnproducer.errors import KafkaError
 from txnproducer.outbox import Outbox, OutboxError, OutboxRelay, SupersededError
 from txnproducer.outbox.starts import Starts
-
-
-def crash():
-    raise CrashError
-
 
 # A start has 18 steps, and each of the two batches of 3 rows 14.
 POINTS = range(1, 47)

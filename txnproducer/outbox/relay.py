@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -40,9 +40,9 @@ from txnproducer.errors import (
 )
 from txnproducer.ledger import Ledger
 from txnproducer.outbox._sqlalchemy import sa
-from txnproducer.outbox.batches import Batches, OutboxRow
+from txnproducer.outbox.batches import Batch, Batches
 from txnproducer.outbox.errors import OutboxError, SupersededError
-from txnproducer.outbox.relay_row import Claim
+from txnproducer.outbox.relay_row import Claim, Committed
 from txnproducer.outbox.starts import Starts
 from txnproducer.outbox.tables import SHARDS, Outbox, new_name
 from txnproducer.producer import TransactionalProducer
@@ -92,13 +92,13 @@ class _Start:
         producer: initialized.
         ledger: taken over by the producer.
         claim: of the relay in the database.
-        batch: the number of the last batch that is committed.
+        committed: the last batch that Kafka has.
     """
 
     producer: TransactionalProducer = field(repr=False)
     ledger: Ledger
     claim: Claim
-    batch: int
+    committed: Committed
 
 
 class OutboxRelay:
@@ -254,13 +254,18 @@ class OutboxRelay:
 
     def _pass(self, start: _Start) -> RelayReport:
         generation, dead = start.claim.generation, 0
-        while rows := self._batches.next_batch(
-            generation, start.batch, most_rows=self._most_rows, most_bytes=self._batch_bytes
-        ):
-            fault = self._send(start, rows)
+        while (
+            batch := self._batches.next_batch(
+                generation,
+                start.committed,
+                most_rows=self._most_rows,
+                most_bytes=self._batch_bytes,
+            )
+        ).rows:
+            rows, fault = batch.rows, self._send(start, batch)
             if fault is None:
-                start.batch += 1
-                self._batches.delete_sent(generation, start.batch)
+                start.committed = Committed(start.committed.number + 1, batch.mark)
+                self._batches.delete_sent(generation, start.committed)
                 self._most_rows = min(2 * self._most_rows, self._batch_rows)
                 return RelayReport(len(rows), dead)
             if len(rows) > 1:
@@ -273,7 +278,7 @@ class OutboxRelay:
             dead += 1
         return RelayReport(0, dead)
 
-    def _send(self, start: _Start, rows: Sequence[OutboxRow]) -> str | None:
+    def _send(self, start: _Start, batch: Batch) -> str | None:
         """Commit rows and ledger in one transaction. Return the fault of one of the rows, if any.
 
         A row that has one is not known, unless it is alone.
@@ -281,12 +286,16 @@ class OutboxRelay:
         producer, futures = start.producer, []
         try:
             with producer.transaction():
-                for row in rows:
+                for row in batch.rows:
                     future = producer.send(
                         row.topic, row.value, row.key, row.headers or None, None, row.created_ms
                     )
                     futures.append(future)
-                position = {"origin": start.claim.origin, "batch": start.batch + 1}
+                position = {
+                    "origin": start.claim.origin,
+                    "batch": start.committed.number + 1,
+                    "mark": batch.mark,
+                }
                 start.ledger.advance(position, after=start.ledger.position)
         except (KafkaError, TypeError, ValueError) as error:
             failures = [error, *(future.exception() for future in futures if future.done())]
@@ -309,10 +318,10 @@ class OutboxRelay:
         self._has_begun = True
         producer, ledger, found = self._fence(self._relay, claim)
         try:
-            batch = int(found["batch"])
+            committed = _committed(found)
             self._starts.settle(
                 claim.generation,
-                batch,
+                committed,
                 accepts_set_back=self._accepts_set_back,
                 is_foreign=found["origin"] != claim.origin,
             )
@@ -324,8 +333,10 @@ class OutboxRelay:
             producer.close(_CLOSE_S)
             raise
         self._accepts_set_back = False
-        _LOG.info("%r has begun generation %d, at batch %d", self, claim.generation, batch)
-        return _Start(producer, ledger, claim, batch)
+        _LOG.info(
+            "%r has begun generation %d, at batch %d", self, claim.generation, committed.number
+        )
+        return _Start(producer, ledger, claim, committed)
 
     def _replace(self, other: str, claim: Claim) -> None:
         """Fence another relay, and free the rows that it has not committed."""
@@ -333,7 +344,7 @@ class OutboxRelay:
         self._starts.check(claim, other)
         producer, _, found = self._fence(other, claim)
         producer.close(_CLOSE_S)
-        self._starts.settle_other(other, claim, int(found["batch"]))
+        self._starts.settle_other(other, claim, _committed(found))
 
     def _fence(
         self, relay: str, claim: Claim
@@ -365,6 +376,12 @@ class OutboxRelay:
         except BaseException:
             producer.close(_CLOSE_S)
             raise
+
+
+def _committed(found: dict[str, Any]) -> Committed:
+    number = int(found["batch"])
+    # The number was the mark as well, before the ledger had one.
+    return Committed(number, int(found.get("mark", number)))
 
 
 def _passes(error: Exception) -> bool:
