@@ -147,11 +147,18 @@ class Starts(RelayRow):
 
         Raises:
             SupersededError: another generation has begun.
-            KafkaError: another relay has got some of the shards meanwhile.
+            KafkaError: another relay has got some of the shards meanwhile, or one of the others
+                has begun again, and may have assigned rows.
         """
         table = self._outbox.shards
         is_wanted = table.c.shard.in_(shards)
-        with self._changing(generation) as connection:
+        with self._begin() as connection:
+            # In the order of `take_others`.
+            for name in sorted({self._relay, *others}):
+                if name == self._relay:
+                    self._lock(connection, generation)
+                else:
+                    self._lock_other(connection, name, others[name].generation)
             there = set(connection.scalars(sa.select(table.c.shard).where(is_wanted)))
             # Only from relays that were fenced: another one may be about to send.
             given = table.c.relay.in_([self._relay, *others])
@@ -164,6 +171,9 @@ class Starts(RelayRow):
                 _insert(connection, table, rows)
             is_own = table.c.relay == self._relay
             connection.execute(sa.delete(table).where(is_own, ~is_wanted))
+            # The next owner of a shard looks for rows that no relay has. Kafka has not got these,
+            # and the producer before, which could still have sent them, is fenced.
+            self._take_out(connection, self._outbox.rows.c.shard.not_in(shards))
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, object]]) -> None:
