@@ -23,6 +23,7 @@ from tests.outbox.outboxes import (
 )
 from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
+from txnproducer.errors import InvalidTimestampError
 from txnproducer.outbox import Outbox, OutboxError, OutboxRelay, tables
 from txnproducer.outbox import relay as module
 from txnproducer.outbox.batches import Batches
@@ -36,8 +37,32 @@ def test_rows_become_records_with_all_they_have_and_are_deleted(outbox, relay, k
     first, second = kafka.records("orders")
     assert (first.key, first.value, second.value) == (b"k", "ä".encode(), None)
     assert [tuple(one) for one in first.headers] == [("trace", b"1"), ("none", None)]
-    assert first.timestamp_ms > 1_700_000_000_000
     assert outbox.backlog() == {"waiting": 0, "dead": 0}
+
+
+def test_the_time_of_a_record_is_that_of_its_sending(outbox, relay, kafka, monkeypatch):
+    now_ms = tables.now_ms()
+    # The relay was down for longer than brokers keep records.
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "now_ms", lambda: now_ms - 8 * 24 * 3600 * 1000)
+        enqueue(outbox, 1)
+    drain(relay())
+    (record,) = kafka.records("orders")
+    assert record.timestamp_ms >= now_ms
+
+
+def test_a_refused_time_is_no_fault_of_a_row(outbox, relay, kafka, steps):
+    one = relay()
+    one.run_once()  # so that the ledger has its first entry
+    enqueue(outbox, 1)
+
+    def refuse():
+        raise InvalidTimestampError("the relay's clock is wrong")
+
+    steps.at, steps.then = "before send", refuse
+    with pytest.raises(InvalidTimestampError):
+        one.run_once()
+    assert outbox.backlog() == {"waiting": 1, "dead": 0}
 
 
 def test_a_row_of_a_transaction_that_is_rolled_back_is_not_sent(outbox, relay, kafka):

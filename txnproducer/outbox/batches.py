@@ -31,7 +31,6 @@ class OutboxRow(NamedTuple):
         key: of the record.
         value: of the record.
         headers: of the record.
-        created_ms: when it was enqueued, in milliseconds since the epoch; the record's time.
     """
 
     id: int
@@ -39,7 +38,6 @@ class OutboxRow(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    created_ms: int
 
 
 class Batch(NamedTuple):
@@ -125,10 +123,7 @@ class Batches(RelayRow):
     def _read(self, connection: sa.Connection) -> Batch:
         rows = self._outbox.rows.c
         query = (
-            sa.select(
-                *(rows.id, rows.topic, rows.key, rows.value, rows.headers, rows.created_ms),
-                rows.batch,
-            )
+            sa.select(rows.id, rows.topic, rows.key, rows.value, rows.headers, rows.batch)
             .where(self._is_ours)
             .order_by(rows.id)
         )
@@ -136,9 +131,7 @@ class Batches(RelayRow):
         return Batch(
             found[0].batch if found else 0,
             [
-                OutboxRow(
-                    *(one.id, one.topic, one.key, one.value, _pairs(one.headers)), one.created_ms
-                )
+                OutboxRow(one.id, one.topic, one.key, one.value, _pairs(one.headers))
                 for one in found
             ],
         )

@@ -33,7 +33,6 @@ from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     InvalidRecordError,
-    InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     RecordTooLargeError,
@@ -53,7 +52,6 @@ _LOG = logging.getLogger(__name__)
 _OWN_FAULTS: Final = (
     RecordTooLargeError,
     InvalidRecordError,
-    InvalidTimestampError,
     InvalidTopicError,
     # Of the arguments of `send`.
     TypeError,
@@ -287,9 +285,7 @@ class OutboxRelay:
         try:
             with producer.transaction():
                 for row in batch.rows:
-                    future = producer.send(
-                        row.topic, row.value, row.key, row.headers or None, None, row.created_ms
-                    )
+                    future = producer.send(row.topic, row.value, row.key, row.headers or None)
                     futures.append(future)
                 position = {
                     "origin": start.claim.origin,
