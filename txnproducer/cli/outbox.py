@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -46,16 +47,42 @@ def _database_options(function: _F) -> _F:
     return function
 
 
-def _outbox(database: str, name: str, schema: str | None) -> Outbox:
+def _outbox(database: str, name: str, schema: str | None, *, creates: bool = False) -> Outbox:
+    engine = _engine(database)
+    path = engine.url.database
+    # SQLite would make the file.
+    if engine.name == "sqlite" and path and not (creates or _is_there(path)):
+        raise click.UsageError(
+            f"--database: there is no file {path!r}. `txnproducer outbox create-tables` makes it,"
+            " with the tables"
+        )
+    try:
+        return Outbox(engine, name=name, metadata=sa.MetaData(schema=schema))
+    except ValueError as error:
+        raise click.UsageError(f"--name: {error}") from error
+
+
+def _engine(database: str) -> sa.Engine:
     try:
         engine = sa.create_engine(database)
         if "@" in (engine.url.host or ""):
             # Otherwise the rest of a password would be a host, which errors show.
             raise ValueError("write an @ in the password as %40")
-        return Outbox(engine, name=name, metadata=sa.MetaData(schema=schema))
-    except (ValueError, sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
+        return engine
+    except ImportError as error:
+        scheme, package = database.partition(":")[0], error.name or error
+        raise click.UsageError(
+            f"--database: SQLAlchemy's driver for {scheme}:// is {package}, which is not"
+            " installed. Ways out: install it, or name another driver in the URL, such as"
+            " mysql+pymysql://"
+        ) from error
+    except (ValueError, sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
         # SQLAlchemy's text about a URL does not show it.
-        raise click.UsageError(f"--database, --name: {error}") from error
+        raise click.UsageError(f"--database: {error}") from error
+
+
+def _is_there(path: str) -> bool:
+    return path == ":memory:" or path.startswith("file:") or Path(path).exists()
 
 
 @command.command("create-tables")
@@ -63,7 +90,7 @@ def _outbox(database: str, name: str, schema: str | None) -> Outbox:
 def create_tables(database: str, name: str, schema: str | None) -> None:
     """Create the tables that are missing."""
     with _told(database):
-        _outbox(database, name, schema).create_tables()
+        _outbox(database, name, schema, creates=True).create_tables()
 
 
 @command.command()
