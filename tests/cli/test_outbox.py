@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
 
 from txnproducer.cli.main import main
+from txnproducer.cli.outbox import _ended_by_a_signal
+from txnproducer.outbox import OutboxRelay
 
 
 @pytest.fixture
@@ -99,3 +108,46 @@ def test_a_password_of_the_database_is_not_shown(run):
     assert result.exit_code == 1
     assert "geheim" not in result.output
     assert "me:***@127.0.0.1:1" in result.output
+
+
+@pytest.fixture
+def start(run, tmp_path):
+    """Return a function that starts a relay of an empty outbox, as a process."""
+    assert run("create-tables").exit_code == 0
+    started = []
+
+    def start(servers):
+        command = [sys.executable, "-P", "-m", "txnproducer", "outbox", "run", "-b", servers]
+        database = ["--database", f"sqlite:///{tmp_path}/outbox.db", "--relay-id", "a"]
+        pipe = subprocess.PIPE
+        started.append(
+            subprocess.Popen([*command, *database], stdout=pipe, stderr=pipe, text=True)
+        )
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_relay_that_waits_for_brokers_ends_at_once_after_a_signal(start, number):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(20)
+        process = start(f"127.0.0.1:{silent.getsockname()[1]}")
+        with silent.accept()[0]:
+            began_s = time.monotonic()
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=20)
+    assert time.monotonic() - began_s < 5
+    assert (process.returncode, output, errors) == (0, "sent: 0\n", "")
+
+
+def test_a_signal_to_a_relay_that_sends_sets_the_event_and_says_so(capfd):
+    sending = cast(OutboxRelay, SimpleNamespace(has_started=True))
+    with _ended_by_a_signal(sending) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.is_set()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert "does not wait for the batch" in capfd.readouterr().err

@@ -5,6 +5,7 @@ Owns: the options, the signals that end a relay. Must not know: how rows are sen
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -22,6 +23,10 @@ from txnproducer.outbox._sqlalchemy import sa
 from txnproducer.outbox.tables import SHARDS
 
 _DATABASE_VARIABLE = "TXNPRODUCER_DATABASE"
+_STDERR = 2
+_STOPS = (
+    b"Stops after the batch under way. A second SIGTERM or Ctrl-C does not wait for the batch.\n"
+)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -155,7 +160,10 @@ def run(
     on_set_back: Any,
     once: bool,
 ) -> None:
-    """Send rows until SIGTERM or Ctrl-C."""
+    """Send rows until SIGTERM or Ctrl-C.
+
+    The batch under way is finished first. A second signal does not wait for it.
+    """
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     try:
         relay = OutboxRelay(
@@ -171,18 +179,24 @@ def run(
         raise click.UsageError(str(error)) from error
     with relay, _told(database):
         if once:
-            rows = 0
-            while any(report := relay.run_once()):
-                rows += report.rows
-            click.echo(f"sent: {rows}")
-            return
-        with _set_by_a_signal() as stop:
-            relay.run(stop)
+            while any(relay.run_once()):
+                pass
+        else:
+            with _ended_by_a_signal(relay) as stop:
+                relay.run(stop)
+        click.echo(f"sent: {relay.rows_sent}")
+
+
+class _StoppedError(KeyboardInterrupt):
+    """A signal has ended a relay that was not sending."""
 
 
 @contextmanager
-def _set_by_a_signal() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM or Ctrl-C sets. A second one ends the process."""
+def _ended_by_a_signal(relay: OutboxRelay) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGTERM or Ctrl-C sets. A second one ends the process.
+
+    If the relay is still in its start, which may wait for brokers, the first one leaves the block.
+    """
     stop = threading.Event()
 
     def restore() -> None:
@@ -192,10 +206,17 @@ def _set_by_a_signal() -> Iterator[threading.Event]:
     def end(*_: object) -> None:
         stop.set()
         restore()
+        if not relay.has_started:
+            raise _StoppedError
+        # Not through sys.stderr: the signal may have come while this thread writes to it.
+        os.write(_STDERR, _STOPS)
 
     handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
+    except _StoppedError:
+        # A start may be broken off anywhere, as if the process were killed.
+        pass
     finally:
         restore()
 

@@ -175,9 +175,20 @@ class OutboxRelay:
         self._accepts_set_back = on_set_back == "send"
         self._token, self._has_begun = new_name(), False
         self._start: _Start | None = None
+        self._rows_sent = 0
 
     def __repr__(self) -> str:
         return f"<OutboxRelay {self._relay!r} of {self._outbox!r}>"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its start is over, so that a batch may be under way."""
+        return self._start is not None
+
+    @property
+    def rows_sent(self) -> int:
+        """How many rows all passes have sent."""
+        return self._rows_sent
 
     def __enter__(self) -> Self:
         return self
@@ -263,6 +274,7 @@ class OutboxRelay:
             rows, fault = batch.rows, self._send(start, batch)
             if fault is None:
                 start.committed = Committed(start.committed.number + 1, batch.mark)
+                self._rows_sent += len(rows)
                 self._batches.delete_sent(generation, start.committed)
                 self._most_rows = min(2 * self._most_rows, self._batch_rows)
                 return RelayReport(len(rows), dead)
@@ -287,11 +299,8 @@ class OutboxRelay:
                 for row in batch.rows:
                     future = producer.send(row.topic, row.value, row.key, row.headers or None)
                     futures.append(future)
-                position = {
-                    "origin": start.claim.origin,
-                    "batch": start.committed.number + 1,
-                    "mark": batch.mark,
-                }
+                number, origin = start.committed.number + 1, start.claim.origin
+                position = {"origin": origin, "batch": number, "mark": batch.mark}
                 start.ledger.advance(position, after=start.ledger.position)
         except (KafkaError, TypeError, ValueError) as error:
             failures = [error, *(future.exception() for future in futures if future.done())]
@@ -314,7 +323,7 @@ class OutboxRelay:
         self._has_begun = True
         producer, ledger, found = self._fence(self._relay, claim)
         try:
-            committed = _committed(found)
+            committed = Committed.from_entry(found)
             self._starts.settle(
                 claim.generation,
                 committed,
@@ -340,7 +349,7 @@ class OutboxRelay:
         self._starts.check(claim, other)
         producer, _, found = self._fence(other, claim)
         producer.close(_CLOSE_S)
-        self._starts.settle_other(other, claim, _committed(found))
+        self._starts.settle_other(other, claim, Committed.from_entry(found))
 
     def _fence(
         self, relay: str, claim: Claim
@@ -372,12 +381,6 @@ class OutboxRelay:
         except BaseException:
             producer.close(_CLOSE_S)
             raise
-
-
-def _committed(found: dict[str, Any]) -> Committed:
-    number = int(found["batch"])
-    # The number was the mark as well, before the ledger had one.
-    return Committed(number, int(found.get("mark", number)))
 
 
 def _passes(error: Exception) -> bool:

@@ -18,10 +18,10 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from txnproducer.errors import KafkaError
 from txnproducer.outbox._sqlalchemy import sa
@@ -65,6 +65,12 @@ class Committed(NamedTuple):
 
     number: int
     mark: int
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self:
+        """Read the ledger's entry. The number was the mark as well, before entries had one."""
+        number = int(entry["batch"])
+        return cls(number, int(entry.get("mark", number)))
 
 
 class RelayRow:
