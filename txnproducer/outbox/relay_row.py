@@ -30,9 +30,12 @@ from txnproducer.outbox.tables import Outbox
 
 __all__ = ["Claim", "Committed", "RelayRow", "again", "new_mark"]
 
-# A process that is frozen in the midst of a change holds its row's lock. PostgreSQL ends its
-# session after this time, and another relay does not wait without a word meanwhile.
 _POSTGRESQL: Final = (
+    # The row's lock is enough. At a level that the engine may have for the program, PostgreSQL
+    # would cancel changes because of rows that are enqueued at the same time.
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    # A process that is frozen in the midst of a change holds its row's lock. PostgreSQL ends its
+    # session after this time, and another relay does not wait without a word meanwhile.
     "SET LOCAL lock_timeout = '5s'",
     "SET LOCAL idle_in_transaction_session_timeout = '30s'",
 )
