@@ -13,6 +13,7 @@ from integration.postgres import why_no_postgres
 from integration.readers import read_with_confluent
 from txnproducer.config import ProducerConfig
 from txnproducer.outbox import Outbox, OutboxRelay
+from txnproducer.outbox.relay_row import RelayRow
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 DATABASES = [
@@ -65,6 +66,15 @@ def test_late_rows_dead_rows_and_a_move_of_shards(kafka, topic, transactional_id
         read.value or b"" for read in read_with_confluent(kafka.bootstrap_servers, topic)
     )
     assert values == [b"early", b"late", b"moved"]
+
+
+@pytest.mark.skipif(why_no_postgres() is not None, reason=f"{why_no_postgres()}")
+def test_the_changes_of_a_relay_are_not_serializable_if_the_engine_is():
+    with database_of("postgresql") as url:
+        engine = sa.create_engine(url, isolation_level="SERIALIZABLE")
+        with RelayRow(Outbox(engine), "a")._begin() as connection:
+            assert connection.scalar(sa.text("SHOW transaction_isolation")) == "read committed"
+        engine.dispose()
 
 
 def test_the_command_sends_what_is_there(kafka, topic, transactional_id, tmp_path):

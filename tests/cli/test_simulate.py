@@ -196,7 +196,7 @@ def test_the_stack_asks_for_the_codecs_that_its_seeds_draw_before_any_run(monkey
     codec_for.cache_clear()
     for options in ((), ("--trace",)):
         done = run("--stack", "--seed", "3", *options)
-        assert done.exit_code == 1
+        assert done.exit_code == 4
         assert done.stdout == ""
         assert "--stack draws compression_type among none, lz4" in done.stderr
         assert "pip install 'txnproducer[lz4]'" in done.stderr

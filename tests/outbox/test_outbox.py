@@ -20,11 +20,10 @@ from tests.outbox.outboxes import (
     enqueue,
     numbers,
     sent,
-    soon,
 )
 from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
-from txnproducer.ledger import LedgerError
+from txnproducer.errors import InvalidTimestampError
 from txnproducer.outbox import Outbox, OutboxError, OutboxRelay, tables
 from txnproducer.outbox import relay as module
 from txnproducer.outbox.batches import Batches
@@ -38,8 +37,32 @@ def test_rows_become_records_with_all_they_have_and_are_deleted(outbox, relay, k
     first, second = kafka.records("orders")
     assert (first.key, first.value, second.value) == (b"k", "ä".encode(), None)
     assert [tuple(one) for one in first.headers] == [("trace", b"1"), ("none", None)]
-    assert first.timestamp_ms > 1_700_000_000_000
     assert outbox.backlog() == {"waiting": 0, "dead": 0}
+
+
+def test_the_time_of_a_record_is_that_of_its_sending(outbox, relay, kafka, monkeypatch):
+    now_ms = tables.now_ms()
+    # The relay was down for longer than brokers keep records.
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "now_ms", lambda: now_ms - 8 * 24 * 3600 * 1000)
+        enqueue(outbox, 1)
+    drain(relay())
+    (record,) = kafka.records("orders")
+    assert record.timestamp_ms >= now_ms
+
+
+def test_a_refused_time_is_no_fault_of_a_row(outbox, relay, kafka, steps):
+    one = relay()
+    one.run_once()  # so that the ledger has its first entry
+    enqueue(outbox, 1)
+
+    def refuse():
+        raise InvalidTimestampError("the relay's clock is wrong")
+
+    steps.at, steps.then = "before send", refuse
+    with pytest.raises(InvalidTimestampError):
+        one.run_once()
+    assert outbox.backlog() == {"waiting": 1, "dead": 0}
 
 
 def test_a_row_of_a_transaction_that_is_rolled_back_is_not_sent(outbox, relay, kafka):
@@ -136,67 +159,7 @@ def test_a_batch_of_dead_rows_alone_does_not_stop_the_next(outbox, relay, kafka)
     assert sent(kafka) == all_of(4)
 
 
-# --- a database and a ledger that do not fit -----------------------------------------------------
-
-
-def saved(outbox):
-    with outbox.engine.begin() as connection:
-        return {
-            table.name: [row._asdict() for row in connection.execute(sa.select(table))]
-            for table in outbox.tables
-        }
-
-
-def restore(outbox, rows):
-    with outbox.engine.begin() as connection:
-        for table in outbox.tables:
-            connection.execute(sa.delete(table))
-            if rows[table.name]:
-                connection.execute(sa.insert(table), rows[table.name])
-
-
-def test_a_database_that_was_restored_stops_the_relay(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    one = relay()
-    one.run_once()
-    one.close()
-    backup = saved(outbox)
-    drain(relay())
-    assert sent(kafka) == all_of(12)
-    restore(outbox, backup)
-    with pytest.raises(OutboxError, match=r"at batch 3, .* batch 1: the database was restored"):
-        relay().run_once()
-    sending = relay(on_set_back="send")
-    drain(sending)
-    # The rows that were back are sent again.
-    assert len(numbers(kafka)) == 12 + 7
-    assert not sending._accepts_set_back, "the option is for one start"
-    drain(relay())
-
-
-def test_a_database_that_is_restored_under_a_running_relay_stops_it(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    one = relay()
-    one.run_once()
-    backup = saved(outbox)
-    drain(one)
-    restore(outbox, backup)
-    with pytest.raises(OutboxError, match="the database was restored"):
-        one.run(soon())
-    assert sent(kafka) == all_of(12)
-
-
-def test_a_ledger_that_was_lost_stops_the_relay(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    drain(relay())
-    other = "other.ledger"
-    kafka.create_topic(other, 1, config={"cleanup.policy": "compact"})
-    with pytest.raises(LedgerError, match="has no entry"):
-        relay(ledger_topic=other).run_once()
-    drain(relay(ledger_topic=other, on_set_back="send"))
-    enqueue(outbox, 4, first=12)
-    drain(relay(ledger_topic=other))
-    assert sent(kafka) == all_of(16)
+# --- a database that fails -----------------------------------------------------------------------
 
 
 def test_missing_tables_are_named(kafka, tmp_path):
@@ -216,10 +179,10 @@ def test_a_database_that_fails_for_a_while_is_waited_for(outbox, relay, kafka, m
         if failures:
             failures.pop()
             raise sa.exc.OperationalError("SELECT", {}, Exception("the server has gone away"))
-        rows = usual(self, *args, **kwargs)
-        if not rows:
+        batch = usual(self, *args, **kwargs)
+        if not batch.rows:
             stop.set()
-        return rows
+        return batch
 
     monkeypatch.setattr(Batches, "next_batch", fail_twice)
     monkeypatch.setattr(module, "_FIRST_PAUSE_MS", 1)

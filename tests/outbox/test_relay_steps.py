@@ -11,6 +11,7 @@ from tests.outbox.outboxes import (
     CONFIG,
     CrashError,
     all_of,
+    crash,
     drain,
     drain_as_run_does,
     enqueue,
@@ -21,11 +22,6 @@ from tests.outbox.outboxes import (
 from txnproducer.errors import KafkaError
 from txnproducer.outbox import Outbox, OutboxError, OutboxRelay, SupersededError
 from txnproducer.outbox.starts import Starts
-
-
-def crash():
-    raise CrashError
-
 
 # A start has 18 steps, and each of the two batches of 3 rows 14.
 POINTS = range(1, 47)
@@ -151,6 +147,42 @@ def test_a_relay_with_fewer_shards_gives_the_others_up(outbox, relay, kafka):
     drain(relay("b", shards=range(30, 64)))
     drain(small)  # nothing was taken from it
     assert sent(kafka) == all_of(8)
+
+
+def test_rows_of_shards_that_are_given_up_do_not_wait_for_the_relay_that_had_them(
+    outbox, relay, kafka, steps
+):
+    enqueue(outbox, 4)
+    steps.at, steps.then = "after next_batch", crash
+    with pytest.raises(CrashError):
+        relay("a").run_once()
+    # It starts with fewer shards, and sends nothing so far.
+    steps.then = crash
+    with pytest.raises(CrashError):
+        relay("a", shards=range(32)).run_once()
+    enqueue(outbox, 4, first=4)
+    drain(relay("b", shards=range(32, 64)))
+    drain(relay("a", shards=range(32)))
+    assert sent(kafka) == all_of(8)
+
+
+def test_shards_are_not_taken_from_a_relay_that_has_begun_again(outbox, relay, kafka, steps):
+    drain(relay("a"))
+    enqueue(outbox, 4)
+
+    def begin_again_and_assign():
+        steps.at, steps.then = "after next_batch", crash
+        with pytest.raises(CrashError):
+            relay("a").run_once()
+
+    other = relay("b")
+    steps.at, steps.then = "after settle_other", begin_again_and_assign
+    with pytest.raises(KafkaError, match="begun again"):
+        other.run_once()
+    enqueue(outbox, 4, first=4)
+    drain(other)
+    assert sent(kafka) == all_of(8)
+    assert outbox.backlog()["waiting"] == 0
 
 
 def test_a_replaced_relay_ends_and_does_not_replace_the_other(outbox, relay, kafka):

@@ -5,11 +5,13 @@ Owns: the options, the signals that end a relay. Must not know: how rows are sen
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,10 +20,15 @@ from txnproducer.cli._common import cluster_options, read_settings
 from txnproducer.config import ProducerConfig
 
 if TYPE_CHECKING:
-    from txnproducer.outbox import Outbox
+    from txnproducer.outbox import Outbox, OutboxRelay
+    from txnproducer.outbox._sqlalchemy import sa
 
 ALL_SHARDS = "0-63"
 _DATABASE_VARIABLE = "TXNPRODUCER_DATABASE"
+_STDERR = 2
+_STOPS = (
+    b"Stops after the batch under way. A second SIGTERM or Ctrl-C does not wait for the batch.\n"
+)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -47,9 +54,26 @@ def _database_options(function: _F) -> _F:
     return function
 
 
-def _outbox(database: str, name: str, schema: str | None) -> Outbox:
+def _outbox(database: str, name: str, schema: str | None, *, creates: bool = False) -> Outbox:
     # Imported late, here and below: they need an optional package, which --help does not.
     from txnproducer.outbox import Outbox
+    from txnproducer.outbox._sqlalchemy import sa
+
+    engine = _engine(database)
+    path = engine.url.database
+    # SQLite would make the file.
+    if engine.name == "sqlite" and path and not (creates or _is_there(path)):
+        raise click.UsageError(
+            f"--database: there is no file {path!r}. `txnproducer outbox create-tables` makes it,"
+            " with the tables"
+        )
+    try:
+        return Outbox(engine, name=name, metadata=sa.MetaData(schema=schema))
+    except ValueError as error:
+        raise click.UsageError(f"--name: {error}") from error
+
+
+def _engine(database: str) -> sa.Engine:
     from txnproducer.outbox._sqlalchemy import sa
 
     try:
@@ -57,10 +81,21 @@ def _outbox(database: str, name: str, schema: str | None) -> Outbox:
         if "@" in (engine.url.host or ""):
             # Otherwise the rest of a password would be a host, which errors show.
             raise ValueError("write an @ in the password as %40")
-        return Outbox(engine, name=name, metadata=sa.MetaData(schema=schema))
-    except (ValueError, sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
+        return engine
+    except ImportError as error:
+        scheme, package = database.partition(":")[0], error.name or error
+        raise click.UsageError(
+            f"--database: SQLAlchemy's driver for {scheme}:// is {package}, which is not"
+            " installed. Ways out: install it, or name another driver in the URL, such as"
+            " mysql+pymysql://"
+        ) from error
+    except (ValueError, sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
         # SQLAlchemy's text about a URL does not show it.
-        raise click.UsageError(f"--database, --name: {error}") from error
+        raise click.UsageError(f"--database: {error}") from error
+
+
+def _is_there(path: str) -> bool:
+    return path == ":memory:" or path.startswith("file:") or Path(path).exists()
 
 
 @command.command("create-tables")
@@ -68,7 +103,7 @@ def _outbox(database: str, name: str, schema: str | None) -> Outbox:
 def create_tables(database: str, name: str, schema: str | None) -> None:
     """Create the tables that are missing."""
     with _told(database):
-        _outbox(database, name, schema).create_tables()
+        _outbox(database, name, schema, creates=True).create_tables()
 
 
 @command.command()
@@ -133,7 +168,10 @@ def run(
     on_set_back: Any,
     once: bool,
 ) -> None:
-    """Send rows until SIGTERM or Ctrl-C."""
+    """Send rows until SIGTERM or Ctrl-C.
+
+    The batch under way is finished first. A second signal does not wait for it.
+    """
     from txnproducer.outbox import OutboxRelay
 
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
@@ -151,18 +189,24 @@ def run(
         raise click.UsageError(str(error)) from error
     with relay, _told(database):
         if once:
-            rows = 0
-            while any(report := relay.run_once()):
-                rows += report.rows
-            click.echo(f"sent: {rows}")
-            return
-        with _set_by_a_signal() as stop:
-            relay.run(stop)
+            while any(relay.run_once()):
+                pass
+        else:
+            with _ended_by_a_signal(relay) as stop:
+                relay.run(stop)
+        click.echo(f"sent: {relay.rows_sent}")
+
+
+class _StoppedError(KeyboardInterrupt):
+    """A signal has ended a relay that was not sending."""
 
 
 @contextmanager
-def _set_by_a_signal() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM or Ctrl-C sets. A second one ends the process."""
+def _ended_by_a_signal(relay: OutboxRelay) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGTERM or Ctrl-C sets. A second one ends the process.
+
+    If the relay is still in its start, which may wait for brokers, the first one leaves the block.
+    """
     stop = threading.Event()
 
     def restore() -> None:
@@ -172,10 +216,17 @@ def _set_by_a_signal() -> Iterator[threading.Event]:
     def end(*_: object) -> None:
         stop.set()
         restore()
+        if not relay.has_started:
+            raise _StoppedError
+        # Not through sys.stderr: the signal may have come while this thread writes to it.
+        os.write(_STDERR, _STOPS)
 
     handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
+    except _StoppedError:
+        # A start may be broken off anywhere, as if the process were killed.
+        pass
     finally:
         restore()
 

@@ -22,6 +22,7 @@ from rich.table import Table
 from txnproducer._record.compression import codec_for
 from txnproducer._record.implementation import IMPL
 from txnproducer.cli._core_coverage import measure, require_coverage
+from txnproducer.cli._missing_package import EXIT_FATAL
 from txnproducer.cli._option_checks import NumberRange, not_empty
 from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
 from txnproducer.errors import InvalidConfigurationError
@@ -198,9 +199,11 @@ def _require_codecs() -> None:
             codec_for(name)
     except InvalidConfigurationError as error:
         # Not drawn from those that are installed: a seed would be another run on each machine.
-        raise click.ClickException(
+        missing = click.ClickException(
             f"--stack draws compression_type among {', '.join(CODECS)}: {error}"
-        ) from error
+        )
+        missing.exit_code = EXIT_FATAL
+        raise missing from error
 
 
 class _TraceLines:

@@ -13,10 +13,10 @@ import json
 from typing import Final, NamedTuple
 
 from txnproducer.outbox._sqlalchemy import sa
-from txnproducer.outbox.relay_row import RelayRow
+from txnproducer.outbox.relay_row import Committed, RelayRow, new_mark
 from txnproducer.outbox.tables import now_ms
 
-__all__ = ["Batches", "OutboxRow"]
+__all__ = ["Batch", "Batches", "OutboxRow"]
 
 # Below every database's limit of parameters in one statement.
 _IN_ONE_STATEMENT: Final = 500
@@ -31,7 +31,6 @@ class OutboxRow(NamedTuple):
         key: of the record.
         value: of the record.
         headers: of the record.
-        created_ms: when it was enqueued, in milliseconds since the epoch; the record's time.
     """
 
     id: int
@@ -39,20 +38,31 @@ class OutboxRow(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    created_ms: int
+
+
+class Batch(NamedTuple):
+    """Rows that are sent in one transaction.
+
+    Attributes:
+        mark: that they carry in the database.
+        rows: in the order of their ids; none if there is nothing to send.
+    """
+
+    mark: int
+    rows: list[OutboxRow]
 
 
 class Batches(RelayRow):
     """The changes of one relay's batches."""
 
     def next_batch(
-        self, generation: int, committed: int, *, most_rows: int, most_bytes: int
-    ) -> list[OutboxRow]:
-        """Return the rows of the batch after the committed one. If it has none, assign some.
+        self, generation: int, committed: Committed, *, most_rows: int, most_bytes: int
+    ) -> Batch:
+        """Return the batch after the committed one. If it has no rows, assign some.
 
         Args:
             generation: of this relay.
-            committed: the number of the batch before.
+            committed: the batch before.
             most_rows: of a new batch.
             most_bytes: of keys and values of a new batch; it has one row at least.
 
@@ -61,22 +71,22 @@ class Batches(RelayRow):
             OutboxError: database and ledger do not fit.
         """
         if self._is_idle(generation):
-            return []
-        rows, batch = self._outbox.rows.c, committed + 1
+            return Batch(0, [])
+        rows = self._outbox.rows.c
         with self._changing(generation) as connection:
-            self._is_set_back(connection, self._relay, committed, accepts=False)
-            found = self._read(connection, batch)
-            if found:
+            self._settle(connection, self._relay, committed)
+            found = self._read(connection)
+            if found.rows:
                 return found
             chosen = self._unassigned(connection, most_rows, most_bytes)
             if not chosen:
-                return []
-            assigned = sa.update(self._outbox.rows).values(relay=self._relay, batch=batch)
+                return found
+            assigned = sa.update(self._outbox.rows).values(relay=self._relay, batch=new_mark())
             for start in range(0, len(chosen), _IN_ONE_STATEMENT):
                 some = chosen[start : start + _IN_ONE_STATEMENT]
                 connection.execute(assigned.where(rows.id.in_(some)))
-            self._set_batch(connection, self._relay, batch)
-            return self._read(connection, batch)
+            self._set_batch(connection, self._relay, committed.number + 1)
+            return self._read(connection)
 
     def _is_idle(self, generation: int) -> bool:
         """Return whether there is nothing to do, without a lock: an idle relay writes nothing."""
@@ -110,19 +120,23 @@ class Batches(RelayRow):
             chosen.append(number)
         return chosen
 
-    def _read(self, connection: sa.Connection, batch: int) -> list[OutboxRow]:
+    def _read(self, connection: sa.Connection) -> Batch:
         rows = self._outbox.rows.c
         query = (
-            sa.select(rows.id, rows.topic, rows.key, rows.value, rows.headers, rows.created_ms)
-            .where(self._is_ours, rows.batch == batch)
+            sa.select(rows.id, rows.topic, rows.key, rows.value, rows.headers, rows.batch)
+            .where(self._is_ours)
             .order_by(rows.id)
         )
-        return [
-            OutboxRow(one.id, one.topic, one.key, one.value, _pairs(one.headers), one.created_ms)
-            for one in connection.execute(query)
-        ]
+        found = connection.execute(query).all()
+        return Batch(
+            found[0].batch if found else 0,
+            [
+                OutboxRow(one.id, one.topic, one.key, one.value, _pairs(one.headers))
+                for one in found
+            ],
+        )
 
-    def delete_sent(self, generation: int, batch: int) -> None:
+    def delete_sent(self, generation: int, committed: Committed) -> None:
         """Delete the rows of a batch that is committed.
 
         Raises:
@@ -130,8 +144,7 @@ class Batches(RelayRow):
             OutboxError: database and ledger do not fit.
         """
         with self._changing(generation) as connection:
-            self._is_set_back(connection, self._relay, batch, accepts=False)
-            self._delete(connection, self._relay, batch)
+            self._settle(connection, self._relay, committed)
 
     def cut(self, generation: int, last: int) -> None:
         """Take the rows after one out of the batch that is not committed.
@@ -144,7 +157,7 @@ class Batches(RelayRow):
             SupersededError: another generation has begun.
         """
         with self._changing(generation) as connection:
-            self._free(connection, sa.and_(self._is_ours, self._outbox.rows.c.id > last))
+            self._take_out(connection, self._outbox.rows.c.id > last)
 
     def bury(self, generation: int, row: int, error: str) -> None:
         """Move a row to the table of dead rows.

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -33,16 +33,15 @@ from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     InvalidRecordError,
-    InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     RecordTooLargeError,
 )
 from txnproducer.ledger import Ledger
 from txnproducer.outbox._sqlalchemy import sa
-from txnproducer.outbox.batches import Batches, OutboxRow
+from txnproducer.outbox.batches import Batch, Batches
 from txnproducer.outbox.errors import OutboxError, SupersededError
-from txnproducer.outbox.relay_row import Claim
+from txnproducer.outbox.relay_row import Claim, Committed
 from txnproducer.outbox.starts import Starts
 from txnproducer.outbox.tables import SHARDS, Outbox, new_name
 from txnproducer.producer import TransactionalProducer
@@ -53,7 +52,6 @@ _LOG = logging.getLogger(__name__)
 _OWN_FAULTS: Final = (
     RecordTooLargeError,
     InvalidRecordError,
-    InvalidTimestampError,
     InvalidTopicError,
     # Of the arguments of `send`.
     TypeError,
@@ -92,13 +90,13 @@ class _Start:
         producer: initialized.
         ledger: taken over by the producer.
         claim: of the relay in the database.
-        batch: the number of the last batch that is committed.
+        committed: the last batch that Kafka has.
     """
 
     producer: TransactionalProducer = field(repr=False)
     ledger: Ledger
     claim: Claim
-    batch: int
+    committed: Committed
 
 
 class OutboxRelay:
@@ -177,9 +175,20 @@ class OutboxRelay:
         self._accepts_set_back = on_set_back == "send"
         self._token, self._has_begun = new_name(), False
         self._start: _Start | None = None
+        self._rows_sent = 0
 
     def __repr__(self) -> str:
         return f"<OutboxRelay {self._relay!r} of {self._outbox!r}>"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its start is over, so that a batch may be under way."""
+        return self._start is not None
+
+    @property
+    def rows_sent(self) -> int:
+        """How many rows all passes have sent."""
+        return self._rows_sent
 
     def __enter__(self) -> Self:
         return self
@@ -254,13 +263,19 @@ class OutboxRelay:
 
     def _pass(self, start: _Start) -> RelayReport:
         generation, dead = start.claim.generation, 0
-        while rows := self._batches.next_batch(
-            generation, start.batch, most_rows=self._most_rows, most_bytes=self._batch_bytes
-        ):
-            fault = self._send(start, rows)
+        while (
+            batch := self._batches.next_batch(
+                generation,
+                start.committed,
+                most_rows=self._most_rows,
+                most_bytes=self._batch_bytes,
+            )
+        ).rows:
+            rows, fault = batch.rows, self._send(start, batch)
             if fault is None:
-                start.batch += 1
-                self._batches.delete_sent(generation, start.batch)
+                start.committed = Committed(start.committed.number + 1, batch.mark)
+                self._rows_sent += len(rows)
+                self._batches.delete_sent(generation, start.committed)
                 self._most_rows = min(2 * self._most_rows, self._batch_rows)
                 return RelayReport(len(rows), dead)
             if len(rows) > 1:
@@ -273,7 +288,7 @@ class OutboxRelay:
             dead += 1
         return RelayReport(0, dead)
 
-    def _send(self, start: _Start, rows: Sequence[OutboxRow]) -> str | None:
+    def _send(self, start: _Start, batch: Batch) -> str | None:
         """Commit rows and ledger in one transaction. Return the fault of one of the rows, if any.
 
         A row that has one is not known, unless it is alone.
@@ -281,12 +296,11 @@ class OutboxRelay:
         producer, futures = start.producer, []
         try:
             with producer.transaction():
-                for row in rows:
-                    future = producer.send(
-                        row.topic, row.value, row.key, row.headers or None, None, row.created_ms
-                    )
+                for row in batch.rows:
+                    future = producer.send(row.topic, row.value, row.key, row.headers or None)
                     futures.append(future)
-                position = {"origin": start.claim.origin, "batch": start.batch + 1}
+                number, origin = start.committed.number + 1, start.claim.origin
+                position = {"origin": origin, "batch": number, "mark": batch.mark}
                 start.ledger.advance(position, after=start.ledger.position)
         except (KafkaError, TypeError, ValueError) as error:
             failures = [error, *(future.exception() for future in futures if future.done())]
@@ -309,10 +323,10 @@ class OutboxRelay:
         self._has_begun = True
         producer, ledger, found = self._fence(self._relay, claim)
         try:
-            batch = int(found["batch"])
+            committed = Committed.from_entry(found)
             self._starts.settle(
                 claim.generation,
-                batch,
+                committed,
                 accepts_set_back=self._accepts_set_back,
                 is_foreign=found["origin"] != claim.origin,
             )
@@ -324,8 +338,10 @@ class OutboxRelay:
             producer.close(_CLOSE_S)
             raise
         self._accepts_set_back = False
-        _LOG.info("%r has begun generation %d, at batch %d", self, claim.generation, batch)
-        return _Start(producer, ledger, claim, batch)
+        _LOG.info(
+            "%r has begun generation %d, at batch %d", self, claim.generation, committed.number
+        )
+        return _Start(producer, ledger, claim, committed)
 
     def _replace(self, other: str, claim: Claim) -> None:
         """Fence another relay, and free the rows that it has not committed."""
@@ -333,7 +349,7 @@ class OutboxRelay:
         self._starts.check(claim, other)
         producer, _, found = self._fence(other, claim)
         producer.close(_CLOSE_S)
-        self._starts.settle_other(other, claim, int(found["batch"]))
+        self._starts.settle_other(other, claim, Committed.from_entry(found))
 
     def _fence(
         self, relay: str, claim: Claim

@@ -10,25 +10,32 @@ Rules:
 * Each change may be repeated: the answer to a COMMIT can be lost.
 * The ledger is at the batch that was assigned last, or at the one before. Otherwise one of the two
   was set back, and rows would be sent twice or left out. Each change checks that under the lock.
+* A number does not say which rows a batch has: a cut may be lost in a failover, and a copy of the
+  database gives the same number to other rows. So the rows carry a random mark, drawn again with
+  each change of the batch. The ledger has it too, and only rows with its mark are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple, Self
 
 from txnproducer.errors import KafkaError
 from txnproducer.outbox._sqlalchemy import sa
 from txnproducer.outbox.errors import OutboxError, SupersededError
 from txnproducer.outbox.tables import Outbox
 
-__all__ = ["Claim", "RelayRow", "again"]
+__all__ = ["Claim", "Committed", "RelayRow", "again", "new_mark"]
 
-# A process that is frozen in the midst of a change holds its row's lock. PostgreSQL ends its
-# session after this time, and another relay does not wait without a word meanwhile.
 _POSTGRESQL: Final = (
+    # The row's lock is enough. At a level that the engine may have for the program, PostgreSQL
+    # would cancel changes because of rows that are enqueued at the same time.
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    # A process that is frozen in the midst of a change holds its row's lock. PostgreSQL ends its
+    # session after this time, and another relay does not wait without a word meanwhile.
     "SET LOCAL lock_timeout = '5s'",
     "SET LOCAL idle_in_transaction_session_timeout = '30s'",
 )
@@ -51,6 +58,24 @@ class Claim:
     ledger_topic: str
 
 
+class Committed(NamedTuple):
+    """The last batch that Kafka has, as the ledger says.
+
+    Attributes:
+        number: of the batch; 0 for none.
+        mark: of its rows, in their column `batch`.
+    """
+
+    number: int
+    mark: int
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self:
+        """Read the ledger's entry. The number was the mark as well, before entries had one."""
+        number = int(entry["batch"])
+        return cls(number, int(entry.get("mark", number)))
+
+
 class RelayRow:
     """The row of one relay, and the parts of its changes.
 
@@ -71,35 +96,42 @@ class RelayRow:
         query = sa.select(relays.generation, relays.batch, relays.origin, relays.ledger_topic)
         return Claim(*connection.execute(query.where(relays.relay == relay)).one())
 
-    def _is_set_back(
-        self, connection: sa.Connection, relay: str, committed: int, *, accepts: bool
+    def _settle(
+        self,
+        connection: sa.Connection,
+        relay: str,
+        committed: Committed,
+        *,
+        accepts_set_back: bool = False,
     ) -> bool:
-        """Return whether database and ledger do not fit, if that is accepted."""
-        assigned = self._claim(connection, relay).batch
-        if assigned - 1 <= committed <= assigned:
-            return False
-        if accepts:
-            return True
-        cause = (
-            "the database was restored, so that rows that were sent may be there again"
-            if committed > assigned
-            else "the ledger's topic was restored, or has lost entries"
-        )
-        raise OutboxError(
-            f"the ledger of the relay {relay!r} is at batch {committed}, and the database has"
-            f" assigned batch {assigned}: {cause}. Nothing was sent. Ways out: delete the rows"
-            ' that were sent, or let all be sent, some perhaps once more, by on_set_back="send"'
-            " for one start of that relay"
-        )
+        """Delete the rows that Kafka has. Return whether the database fits the ledger otherwise.
 
-    def _delete(self, connection: sa.Connection, relay: str, committed: int) -> None:
+        Raises:
+            OutboxError: it does not, and that is not accepted.
+        """
         rows = self._outbox.rows
-        is_sent = sa.and_(rows.c.relay == relay, rows.c.batch <= committed)
-        connection.execute(sa.delete(rows).where(is_sent))
+        is_its = rows.c.relay == relay
+        connection.execute(sa.delete(rows).where(is_its, rows.c.batch == committed.mark))
+        assigned, number = self._claim(connection, relay).batch, committed.number
+        if number == assigned - 1:
+            return True
+        left = connection.scalar(sa.select(rows.c.id).where(is_its).limit(1))
+        if number == assigned and left is None:
+            return True
+        if not accepts_set_back:
+            raise _set_back(relay, number, assigned)
+        return False
 
     def _free(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
         freed = sa.update(self._outbox.rows).where(which).values(relay=None, batch=None)
         connection.execute(freed)
+
+    def _take_out(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+        """Free some rows of the batch that is not committed. The others get another mark."""
+        self._free(connection, sa.and_(self._is_ours, which))
+        connection.execute(
+            sa.update(self._outbox.rows).where(self._is_ours).values(batch=new_mark())
+        )
 
     def _set_batch(self, connection: sa.Connection, relay: str, batch: int) -> None:
         table = self._outbox.relays
@@ -140,6 +172,29 @@ class RelayRow:
             " shards. This one has changed nothing since. If that was not meant, give each process"
             " a relay_id, and shards, of its own"
         )
+
+
+def _set_back(relay: str, committed: int, assigned: int) -> OutboxError:
+    if committed > assigned:
+        cause = "the database was restored, so that rows that were sent may be there again"
+    elif committed == assigned:
+        cause = (
+            "Kafka has other rows in that batch, so the database was restored, or is one of two"
+            " copies that both send"
+        )
+    else:
+        cause = "the ledger's topic was restored, or has lost entries"
+    return OutboxError(
+        f"the ledger of the relay {relay!r} is at batch {committed}, and the database has"
+        f" assigned batch {assigned}: {cause}. Nothing was sent. Ways out: delete the rows"
+        ' that were sent, or let all be sent, some perhaps once more, by on_set_back="send"'
+        " for one start of that relay"
+    )
+
+
+def new_mark() -> int:
+    """Return a random mark, far above the numbers that were the marks before."""
+    return 2**62 + secrets.randbits(62)
 
 
 def again(text: str) -> KafkaError:

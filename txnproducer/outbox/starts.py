@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from txnproducer.outbox._sqlalchemy import sa
 from txnproducer.outbox.errors import OutboxError
-from txnproducer.outbox.relay_row import Claim, RelayRow, again
+from txnproducer.outbox.relay_row import Claim, Committed, RelayRow, again
 from txnproducer.outbox.tables import new_name
 
 __all__ = ["Starts"]
@@ -103,30 +103,28 @@ class Starts(RelayRow):
             self._lock_other(connection, relay, claim.generation)
 
     def settle(
-        self, generation: int, committed: int, *, accepts_set_back: bool, is_foreign: bool
+        self, generation: int, committed: Committed, *, accepts_set_back: bool, is_foreign: bool
     ) -> None:
         """Delete the rows that Kafka has, and keep those of the batch that it has not.
 
         Args:
             generation: of this relay.
-            committed: the number of the last batch that Kafka has.
+            committed: the last batch that Kafka has.
             accepts_set_back: whether all rows are sent if database and ledger do not fit.
-            is_foreign: whether that number is another outbox's, so that they do not fit.
+            is_foreign: whether that batch is another outbox's, so that they do not fit.
 
         Raises:
             SupersededError: another generation has begun.
             OutboxError: database and ledger do not fit.
         """
         with self._changing(generation) as connection:
-            if is_foreign or self._is_set_back(
-                connection, self._relay, committed, accepts=accepts_set_back
+            if is_foreign or not self._settle(
+                connection, self._relay, committed, accepts_set_back=accepts_set_back
             ):
                 self._free(connection, self._is_ours)
-                self._set_batch(connection, self._relay, committed)
-            else:
-                self._delete(connection, self._relay, committed)
+                self._set_batch(connection, self._relay, committed.number)
 
-    def settle_other(self, relay: str, claim: Claim, committed: int) -> None:
+    def settle_other(self, relay: str, claim: Claim, committed: Committed) -> None:
         """Delete the rows of another relay that Kafka has, and free those that it has not.
 
         Raises:
@@ -135,10 +133,9 @@ class Starts(RelayRow):
         """
         with self._begin() as connection:
             self._lock_other(connection, relay, claim.generation)
-            self._is_set_back(connection, relay, committed, accepts=False)
-            self._delete(connection, relay, committed)
+            self._settle(connection, relay, committed)
             self._free(connection, self._outbox.rows.c.relay == relay)
-            self._set_batch(connection, relay, committed)
+            self._set_batch(connection, relay, committed.number)
 
     def adopt(self, generation: int, shards: Sequence[int], others: Mapping[str, Claim]) -> None:
         """Make shards the relay's own, and give up all others.
@@ -150,11 +147,18 @@ class Starts(RelayRow):
 
         Raises:
             SupersededError: another generation has begun.
-            KafkaError: another relay has got some of the shards meanwhile.
+            KafkaError: another relay has got some of the shards meanwhile, or one of the others
+                has begun again, and may have assigned rows.
         """
         table = self._outbox.shards
         is_wanted = table.c.shard.in_(shards)
-        with self._changing(generation) as connection:
+        with self._begin() as connection:
+            # In the order of `take_others`.
+            for name in sorted({self._relay, *others}):
+                if name == self._relay:
+                    self._lock(connection, generation)
+                else:
+                    self._lock_other(connection, name, others[name].generation)
             there = set(connection.scalars(sa.select(table.c.shard).where(is_wanted)))
             # Only from relays that were fenced: another one may be about to send.
             given = table.c.relay.in_([self._relay, *others])
@@ -167,6 +171,9 @@ class Starts(RelayRow):
                 _insert(connection, table, rows)
             is_own = table.c.relay == self._relay
             connection.execute(sa.delete(table).where(is_own, ~is_wanted))
+            # The next owner of a shard looks for rows that no relay has. Kafka has not got these,
+            # and the producer before, which could still have sent them, is fenced.
+            self._take_out(connection, self._outbox.rows.c.shard.not_in(shards))
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, object]]) -> None:

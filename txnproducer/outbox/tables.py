@@ -211,8 +211,9 @@ class Outbox:
         ]
         if missing:
             raise OutboxError(
-                f"the tables {', '.join(missing)} are missing in the database. Way out:"
-                " outbox.create_tables(), or your migrations with outbox.metadata"
+                f"the tables {', '.join(missing)} are missing in the database. Ways out:"
+                " `txnproducer outbox create-tables`, outbox.create_tables(), or your migrations"
+                " with outbox.metadata"
             )
 
 
