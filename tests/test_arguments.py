@@ -130,6 +130,9 @@ def test_a_timeout_may_be_any_number_that_a_float_holds():
     assert seconds(None) == math.inf
     with pytest.raises(ValueError, match="timeout is too large"):
         seconds(2**2000)
+    for check in (seconds, to_seconds):
+        with pytest.raises(ValueError, match="timeout is NaN"):
+            check(math.nan)
     with pytest.raises(ValueError, match="timeout must not be negative: -1"):
         to_seconds(-1)
 

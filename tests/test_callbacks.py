@@ -46,6 +46,15 @@ def one(client):
         yield producer
 
 
+def test_a_callback_that_cannot_be_called_is_refused_and_nothing_is_sent(one):
+    future = one.send("topic", b"makes a batch, so that the next may take the fast path")
+    for _ in range(2):
+        with pytest.raises(TypeError, match="on_delivery must be a function"):
+            one.send("topic", b"value", on_delivery=5)
+        future = one.send("topic", b"value")
+    assert future.result(PATIENCE_S).offset == 2
+
+
 def in_callback(one, call):
     """Make a call in a delivery callback, and return the error that it raised, or None."""
     raised: list[Any] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -307,6 +309,68 @@ def test_an_interrupt_at_any_point_of_the_end_leaves_a_member_that_works(make_sc
         with suppress(Interrupt):
             attempt(Interrupter(point, is_by_line=True))
     assert all(client.is_closed for client in clients)
+
+
+def lend(pool):
+    with pool.producer():
+        pass
+
+
+def run(pool):
+    pool.run(write)
+
+
+@pytest.mark.parametrize("use", [lend, run], ids=lambda use: use.__name__)
+def test_an_interrupt_at_any_point_of_a_loan_leaves_a_pool_that_can_be_closed(
+    make_scripted, clients, use
+):
+    def attempt(interrupter):
+        pool = make_scripted()
+        pool.run(write)
+        with suppress(Interrupt):
+            interrupter.run(lambda: use(pool))
+        pool.close(1)
+        with make_scripted() as another:
+            assert another.run(write), "the worker was given back"
+
+    noted = Interrupter(is_by_line=True)
+    attempt(noted)
+    points = [point for point in noted.passed if "ool" in point.name or "_loan" in point.name]
+    assert len(points) > 10
+    for point in points:
+        attempt(Interrupter(point, is_by_line=True))
+    assert all(client.is_closed for client in clients)
+
+
+def fork_in_a_loan(pool):
+    with pool.producer():
+        return end_of_child()
+
+
+def fork_in_a_run(pool):
+    return pool.run(lambda _: end_of_child())
+
+
+def end_of_child():
+    """Fork a child that ends with 7, and return its exit code."""
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork is needed")
+@pytest.mark.parametrize("use", [fork_in_a_loan, fork_in_a_run])
+def test_a_child_that_is_forked_in_a_loan_ends_as_it_says(pool, use):
+    parent = os.getpid()
+    try:
+        ended = use(pool)
+    except BaseException as error:
+        if os.getpid() != parent:
+            os._exit(7 if isinstance(error, SystemExit) and error.code == 7 else 1)
+        raise
+    assert ended == 7
+    assert pool.run(write)
 
 
 def test_a_producer_that_its_borrower_has_closed_is_not_lent_again(make_scripted, clients):

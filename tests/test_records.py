@@ -112,15 +112,19 @@ class TestGroupMetadata:
         with pytest.raises(ValueError, match=rf"group_metadata\.{field}"):
             as_consumer_group_metadata(value)
 
-    @pytest.mark.parametrize(
-        ("value", "given"), [(None, "None"), ("g", "a str"), (b"g", "a bytes")]
-    )
+    @pytest.mark.parametrize(("value", "given"), [(None, "None"), ("g", "a str"), (5, "a int")])
     def test_a_value_that_is_no_group_metadata_is_refused_with_the_way_to_get_it(
         self, value, given
     ) -> None:
         advice = rf"group_metadata is {given}: pass consumer\.group_metadata\(\)"
         with pytest.raises(ValueError, match=advice):
             as_consumer_group_metadata(value)
+
+    def test_the_bytes_of_confluent_kafka_are_refused_with_the_session_that_reads_them(
+        self,
+    ) -> None:
+        with pytest.raises(ValueError, match=r"confluent-kafka.*TransactSession\.for_confluent"):
+            as_consumer_group_metadata(b"CGMDv2:")
 
 
 class TestOffsets:

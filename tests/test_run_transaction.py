@@ -14,7 +14,7 @@ from txnproducer import errors
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import transaction_runs
 from txnproducer._shell.refusals import timed_out
-from txnproducer._shell.runs_in_threads import run_in_thread
+from txnproducer._shell.runs_in_threads import as_kinds, run_in_thread
 from txnproducer._shell.transaction_runs import NEXT, Attempt, Bounds, Next
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -324,6 +324,47 @@ def test_arguments_that_make_no_sense_are_refused_by_name():
             run(Producer(), **bounds)
     with pytest.raises(TypeError, match="coroutine function"):
         run(Producer(), asynchronous)
+    for given in ({"attempts": "3"}, {"timeout_s": "3"}, {"on_retry": 5}):
+        with pytest.raises(TypeError, match=rf"^{next(iter(given)).removesuffix('_s')} must be "):
+            run(Producer(), **given)
+
+
+def test_a_function_that_has_only_begun_is_refused_and_its_transaction_aborted():
+    async def asynchronous():
+        raise NotImplementedError
+
+    async def asynchronous_generator():
+        yield
+
+    functions = (
+        lambda _: asynchronous(),
+        lambda _: asynchronous_generator(),
+        lambda _: (number for number in range(3)),
+    )
+    for function in functions:
+        producer = Producer()
+        with pytest.raises(TypeError, match="has not run to its end"):
+            run(producer, function)
+        assert producer.log == ["begin", "abort"]
+
+
+def test_a_look_that_returns_a_coroutine_is_no_yes():
+    async def look():
+        raise NotImplementedError
+
+    producer = Producer(commits=[UNKNOWN], resolved=["unknown"])
+    with pytest.raises(CommitOutcomeUnknownError) as found:
+        run(producer, is_written=look)
+    assert "has not run to its end" in found.value.__notes__[-1]
+
+
+def test_exceptions_to_retry_on_may_be_one_or_several_and_are_checked_at_once():
+    assert as_kinds(ValueError) == (ValueError,)
+    assert as_kinds([ValueError, OSError]) == as_kinds((ValueError, OSError))
+    wrong: tuple[Any, ...] = ("ValueError", 5, [ValueError()], int)
+    for given in wrong:
+        with pytest.raises(TypeError, match="retry_on: give classes of exceptions"):
+            as_kinds(given)
 
 
 # --- the producer --------------------------------------------------------------------------------
@@ -340,6 +381,11 @@ def test_a_producer_runs_a_function_until_it_is_committed(ready, client):
     assert ready.run_transaction(write, on_retry=seen.append) == "open"
     assert commits_sent(client)[-1] is True
     assert len(seen) == 1
+
+
+def test_a_function_may_return_the_future_of_its_record(ready, client):
+    future = ready.run_transaction(lambda txn: txn.send("topic", b"value", partition=0))
+    assert future.result(0).topic == "topic"
 
 
 def test_a_producer_waits_for_the_same_commit(ready, client):

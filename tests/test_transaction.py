@@ -96,6 +96,14 @@ def test_a_generator_that_is_dropped_aborts_its_transaction():
     assert producer.calls == ["begin", "abort"]
 
 
+@pytest.mark.parametrize("failure", [ProducerFencedError("fenced"), ZeroDivisionError()])
+def test_the_log_of_a_failing_abort_has_a_traceback_unless_kafka_explains_it(failure, caplog):
+    with pytest.raises(ValueError, match="mine"), transaction_of(FakeProducer(abort=failure)):
+        raise ValueError("mine")
+    assert f"could not abort the transaction after ValueError('mine'): {failure}" in caplog.text
+    assert ("Traceback" in caplog.text) == isinstance(failure, ZeroDivisionError)
+
+
 def test_a_failing_abort_is_a_note_on_the_users_exception():
     producer = FakeProducer(abort=ProducerFencedError("newer producer"))
     with pytest.raises(ValueError, match="mine") as caught:

@@ -181,5 +181,5 @@ def test_a_pool_forgets_its_parent_in_each_child(tmp_path, fork):
         told = fork(lambda: pool._ids.take()).told
         assert told.startswith("svc-")
         assert told != mine
-        pool._idle.append(Member(mine, os.getpid()))
-        assert fork(lambda: str(len(pool._idle))).told == "0"
+        pool._members.append(Member(mine))
+        assert fork(lambda: str(len(pool._members))).told == "0"

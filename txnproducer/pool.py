@@ -10,15 +10,21 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from txnproducer._shell.pool_members import CLOSE_FAILED_S, Member, PoolMembers, outcome_in_error
-from txnproducer._shell.runs_in_threads import as_kinds, refuse_coroutine, run_once
+from txnproducer._shell.pool_members import (
+    CLOSE_FAILED_S,
+    Loan,
+    Member,
+    PoolMembers,
+    outcome_in_error,
+)
+from txnproducer._shell.runs_in_threads import as_kinds, is_found, refuse_coroutine, run_once
 from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
@@ -82,7 +88,7 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         *,
         attempts: int = 5,
         timeout: float | None = None,
-        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
         is_written: Callable[[], bool] | None = None,
         on_retry: Callable[[Attempt], object] | None = None,
     ) -> T:
@@ -137,7 +143,7 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         is_taken = self.failure is not None
         if not is_taken:
             self._ready(member)
-        if is_written is not None and is_written():
+        if is_found(is_written):
             return "committed"
         return "unknown" if is_taken else "aborted"
 
@@ -162,12 +168,14 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
 
     @contextmanager
     def _on_loan(self) -> Iterator[_Member]:
-        member = self._lend()
+        loan = Loan()
         try:
-            yield member
+            yield self._lend(loan)
         finally:
-            if self._take_back(member):
-                self._close_member(member)
+            # A plain store, before which no interrupt comes.
+            loan.is_over = True
+            if self._is_closed:
+                self._close_free()
 
     def _ready(self, member: _Member) -> TransactionalProducer:
         # Given up before: the wait for its end was interrupted, or an interrupt came before it.
@@ -186,7 +194,7 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         return member.producer
 
     def _drop_if_failed(self, member: _Member, producer: TransactionalProducer) -> None:
-        if member.producer is not producer:
+        if member.producer is not producer or self._is_of_parent(member):
             return
         # An open transaction as well: the next run could not begin, and its commit may yet come.
         if not _is_ready(producer):
@@ -214,15 +222,16 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         Raises:
             ValueError: the time-out is negative.
         """
-        # One after the other: an interrupt leaves the rest to the next call.
-        for member in self._begin_close(timeout):
-            self._close_member(member)
-        self._give_back_worker()
+        self._begin_close(timeout)
+        self._close_free()
 
-    def _close_member(self, member: _Member) -> None:
-        if member.producer is not None:
-            member.producer.close(self._limit_of_close_s(member))
-        self._forget(member)
+    def _close_free(self) -> None:
+        # One after the other: an interrupt leaves the rest to the next call.
+        for member in self._free_members():
+            if member.producer is not None:
+                member.producer.close(self._limit_of_close_s(member))
+            self._forget(member)
+        self._give_back_worker()
 
     def __enter__(self) -> Self:
         return self

@@ -221,7 +221,7 @@ class TransactionalProducer(OutcomeKeeper):
         *,
         attempts: int = 5,
         timeout: float | None = None,
-        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
         is_written: Callable[[], bool] | None = None,
         on_retry: Callable[[Attempt], object] | None = None,
     ) -> T:
@@ -252,7 +252,7 @@ class TransactionalProducer(OutcomeKeeper):
             on_retry: called with the `Attempt` that has failed, before the wait for the next.
 
         Raises:
-            TypeError: `fn` is a coroutine function.
+            TypeError: `fn` is a coroutine function, or has returned a coroutine or a generator.
             KafkaError: the transaction is not committed, or it is not known.
         """
         bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)

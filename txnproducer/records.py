@@ -146,6 +146,12 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
     """
     # None, and a text, which may be meant as the group's id.
     if not hasattr(value, "group_id"):
+        if isinstance(value, bytes):
+            raise ValueError(
+                "group_metadata is bytes, as confluent-kafka's consumers give it for their own"
+                " producer alone. Use txnproducer.session.TransactSession.for_confluent, which"
+                " reads them, or a consumer of kafka-python"
+            )
         given = "None" if value is None else f"a {type(value).__name__}"
         raise ValueError(
             f"group_metadata is {given}: pass consumer.group_metadata() of the consumer that read"

@@ -134,7 +134,10 @@ class TransactionBlock:
             f"Aborting the transaction failed too (outcome: {self.outcome}):"
             f" {type(failure).__name__}: {failure}"
         )
-        _LOG.warning("could not abort the transaction after %r", error, exc_info=failure)
+        # An error of Kafka's says all in its text, such as that the producer is fenced.
+        trace = None if isinstance(failure, KafkaError) else failure
+        text = "could not abort the transaction after %r: %s"
+        _LOG.warning(text, error, failure, exc_info=trace)
 
 
 class Transaction(TransactionBlock):

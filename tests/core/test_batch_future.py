@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -263,7 +265,12 @@ def test_rows_added_later_are_waited_for_too():
 
 
 @pytest.mark.parametrize(
-    ("timeout", "said"), [(2.5, "not delivered within 2.5 s; they"), (None, "not delivered; they")]
+    ("timeout", "said"),
+    [
+        (2.5, "not delivered within 2.5 s; they"),
+        (Fraction(5, 2), "not delivered within 2.5 s; they"),
+        (None, "not delivered; they"),
+    ],
 )
 def test_a_wait_that_times_out_says_how_much_is_left_and_that_it_goes_on(timeout, said):
     waiter = NoWaiter()
@@ -280,6 +287,13 @@ def test_a_wait_that_times_out_says_how_much_is_left_and_that_it_goes_on(timeout
         assert said in text
         assert text.endswith("still on their way, so call result() again, or raise the timeout")
     assert waiter.timeouts == [timeout, timeout]
+
+
+def test_the_time_out_of_one_record_may_be_any_number():
+    result = ProduceRequestResult(TopicPartition("topic", 0), NoWaiter())
+    half: Any = Fraction(1, 2)
+    with pytest.raises(KafkaTimeoutError, match=r"not delivered within 0\.5 s"):
+        FutureRecordMetadata(result, 0, 5, 3, 4).result(half)
 
 
 def test_a_result_that_comes_in_time_is_waited_for():

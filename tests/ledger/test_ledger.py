@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.ledger.model_ledger import read_from
+from tests.waiting import wait_until
 from txnproducer.errors import (
     ApplicationRecoverableError,
     CommitOutcomeUnknownError,
     IllegalStateError,
     KafkaError,
+    KafkaTimeoutError,
 )
 from txnproducer.ledger import Ledger, LedgerError, LedgerState
 from txnproducer.ledger import ledger as module
@@ -199,6 +201,19 @@ def test_a_start_that_has_not_read_is_repeated_with_the_same_producer(
         assert book.take_over(one) is None
         advance(book, one, 1, None)
         assert book.position == 1
+
+
+def test_a_start_goes_on_with_a_producer_that_was_initialized_after_a_time_out(
+    ledger, producer, kafka
+):
+    with producer(max_block_ms=50) as one:
+        book = ledger(start=5)
+        kafka.delay("InitProducerId", 0.2)
+        with pytest.raises(KafkaTimeoutError):
+            book.take_over(one)
+        wait_until(lambda: one.transaction_state == "READY")
+        one._max_block_s = 10
+        assert book.take_over(one) == 5
 
 
 def test_a_start_that_has_failed_leaves_no_position(ledger, producer, monkeypatch):

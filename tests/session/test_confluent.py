@@ -194,6 +194,21 @@ def test_a_poll_gives_as_many_records_as_there_are_and_are_asked_for(consumer, l
     assert consumer.poll(1, 2) == []
 
 
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"x", 0, 1, ""), SystemError()])
+def test_headers_that_the_library_cannot_read_are_a_failure_of_their_record(
+    consumer, library, error
+):
+    class Unreadable(Message):
+        def headers(self):
+            raise error
+
+    library.messages = [Unreadable(7), Message(8)]
+    bad, fine = consumer.poll(1, 9)
+    assert fine.headers == ()
+    with pytest.raises(ValueError, match="headers of in-0, offset 7 cannot be read"):
+        dict(bad.headers)
+
+
 def test_an_error_is_raised_after_the_records_before_it(consumer, library):
     end, bad = KafkaError._PARTITION_EOF, KafkaError._BAD_MSG
     library.messages = [Message(0, KafkaError(end)), Message(1), Message(2, KafkaError(bad))]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition as KafkaPartition
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import CorruptRecordError, KafkaTimeoutError
 from kafka.structs import MemberState
 
 from txnproducer.errors import InvalidConfigurationError
@@ -59,6 +59,25 @@ class Library:
 
     def seek_to_beginning(self, partition):
         self.sought.append((partition.partition, "beginning"))
+
+
+def test_a_record_that_cannot_be_read_is_named_with_the_way_out():
+    class Stuck(Library):
+        def poll(self, timeout_ms, max_records):
+            raise CorruptRecordError("Found invalid record structure")
+
+        def position(self, partition, timeout_ms):
+            if partition.partition == 1:
+                raise KafkaTimeoutError
+            return 7
+
+    library = Stuck({KafkaPartition("in", 0): [7], KafkaPartition("in", 1): [7]})
+    with pytest.raises(CorruptRecordError) as found:
+        KafkaPythonConsumer(library).poll(0, 1)
+    (note,) = found.value.__notes__
+    assert "in-0, offset 7" in note
+    assert "in-1, whose offset is not known yet" in note
+    assert "TransactSession.for_confluent reads such records" in note
 
 
 def test_the_way_back_goes_to_committed_offsets_and_without_one_to_the_first_of_the_batch():

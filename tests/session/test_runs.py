@@ -17,9 +17,8 @@ from tests.session.consumers import (
     run_until,
 )
 from txnproducer._protocol.messages import ApiKey
-from txnproducer.errors import (
-    ProducerFencedError,
-)
+from txnproducer.errors import KafkaError, ProducerFencedError
+from txnproducer.session import Record
 from txnproducer.session import session as session_module
 
 
@@ -28,6 +27,50 @@ def test_all_records_are_processed_in_transactions_of_a_batch_each(session, cons
     run_until(session, consumer, lambda record, txn: seen.append(record.offset))
     assert seen == [0, 1, 2, 3, 4, 5]
     assert offsets_sent(client) == [{INPUT: 2}, {INPUT: 4}, {INPUT: 6}]
+
+
+def test_a_coroutine_function_is_refused_before_the_first_poll(session, consumer):
+    async def fn(record, transaction):
+        raise NotImplementedError
+
+    polls = consumer.polls
+    with pytest.raises(TypeError, match=r"is a coroutine function.*A session needs a plain"):
+        session.run(fn, threading.Event())
+    assert consumer.polls == polls
+
+
+@pytest.mark.parametrize("topic", [None, "dead"])
+def test_a_function_that_has_only_begun_commits_nothing_and_buries_no_record(
+    consumer, ready, client, topic
+):
+    async def copy_later(record, transaction):
+        copy(record, transaction)
+
+    def generate(record, transaction):
+        yield copy(record, transaction)
+
+    session = joined(consumer, ready, dead_letter_topic=topic)
+    for fn in (lambda *args: copy_later(*args), generate):
+        with pytest.raises(TypeError, match="has not run to its end"):
+            run_until(session, consumer, fn)
+    assert offsets_sent(client) == []
+    assert True not in commits_sent(client)
+
+
+def test_a_dead_letter_that_is_too_large_is_named_with_the_way_out(consumer, make, client):
+    client.topics["dead"] = 1
+    ready = make(max_request_size=2048)
+    consumer.records = [Record("in", 0, 0, None, b"x" * 1990)]
+
+    def fail(record, transaction):
+        raise ValueError
+
+    ready.init_transactions()
+    session = joined(consumer, ready, dead_letter_topic="dead", max_failures=1)
+    with pytest.raises(KafkaError) as found:
+        run_until(session, consumer, fail)
+    assert "The record of in-0, offset 0 " in found.value.__notes__[-1]
+    assert "max_request_size" in found.value.__notes__[-1]
 
 
 def test_a_run_goes_on_after_aborts_of_all_kinds(session, consumer, client):

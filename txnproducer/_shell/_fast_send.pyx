@@ -10,6 +10,7 @@ Rules:
 cimport cython
 
 from cpython.dict cimport PyDict_Items
+from cpython.object cimport PyCallable_Check
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from txnproducer._core.append.fast_append cimport FastAppend
@@ -21,6 +22,10 @@ cdef extern from "Python.h":
 
 # A larger number goes to `_send_any`: the arithmetic here is in 64 bits.
 cdef long long MAX_STAMP_MS = 1 << 62
+
+
+cdef bint is_callback(object given) noexcept:
+    return given is None or PyCallable_Check(given)
 
 
 cdef bint is_bytes_or_none(object data) noexcept:
@@ -140,7 +145,7 @@ cdef class FastSender:
         cdef tuple checked = () if headers is None else to_headers(headers)
         if not self._is_fast or type(topic) is not str or checked is None:
             return None
-        if not is_bytes_or_none(value) or not is_bytes_or_none(key):
+        if not is_bytes_or_none(value) or not is_bytes_or_none(key) or not is_callback(on_delivery):
             return None
         if partition is not None and not is_count(partition):
             return None

@@ -11,7 +11,7 @@ encoded as UTF-8: its name is UTF-8 as well, and other clients take both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
+from math import inf, isnan
 from operator import index
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from txnproducer._record.format import MAX_INT64, Header
 __all__ = [
     "Headers",
     "as_names",
+    "check_callback",
     "check_claim",
     "check_headers",
     "check_place",
@@ -121,6 +122,19 @@ def as_names(argument: str, given: object) -> list[str]:
     return names
 
 
+def check_callback(on_delivery: object) -> None:
+    """Refuse a delivery callback that could not be called, which would only be logged later.
+
+    Raises:
+        TypeError: it is neither a function nor None.
+    """
+    if on_delivery is not None and not callable(on_delivery):
+        raise TypeError(
+            "on_delivery must be a function of the record's metadata and error, not"
+            f" {on_delivery!r}"
+        )
+
+
 def check_place(
     topic: object, partition: object, timestamp_ms: object
 ) -> tuple[int | None, int | None]:
@@ -190,18 +204,22 @@ def seconds(timeout: Any) -> float:
 
     Raises:
         TypeError: it is no number.
-        ValueError: it is too large for a float.
+        ValueError: it is no number, or too large for a float.
     """
     if timeout is None:
         return inf
     # `float` would take "1" as well, and refuse "1 s" without the argument's name.
     if not isinstance(timeout, str | bytes | bytearray):
         try:
-            return float(timeout)
+            limit_s = float(timeout)
         except TypeError:
             pass
         except OverflowError:
             raise ValueError("timeout is too large: give seconds, or None") from None
+        else:
+            if isnan(limit_s):
+                raise ValueError("timeout is NaN: give seconds, or None")
+            return limit_s
     raise TypeError(
         f"timeout must be a number of seconds, or None, not {timeout!r} ({type(timeout).__name__})"
     )
@@ -210,7 +228,7 @@ def seconds(timeout: Any) -> float:
 def to_seconds(timeout: Any) -> float:
     """Return a time-out in seconds, or refuse a negative one."""
     limit_s = seconds(timeout)
-    if not limit_s >= 0:  # written like this, NaN is refused as well
+    if limit_s < 0:
         raise ValueError(
             f"timeout must not be negative: {timeout} (seconds; None for the default)"
         )

@@ -2,26 +2,28 @@
 
 Why it exists: a pool for threads and one for the tasks of an event loop differ only in how they
 wait for a producer.
-Owns: the members that are free, the number of those on loan, the error that ends a pool. Must not
-know: how a producer is made, used or closed, where an id comes from (`worker_slots`).
+Owns: the members, which of them are on loan, the error that ends a pool. Must not know: how a
+producer is made, used or closed, where an id comes from (`worker_slots`).
 Rules:
 * An id that another producer may have taken is left to it, and the pool ends. Two that take it
   back and forth would fence each other for ever. A pool's own producer knows that, whatever error
   leaves the caller's function.
 * A producer that is given up stays with its member until its end is known, also if an interrupt
   or a cancellation ends the wait for it. It is never lent again.
+* A loan ends when its block has ended, or is gone: an interrupt may come before the block can say
+  so. Then the next loan, or the next close, finds the member free.
 * The worker's number is given back after the last producer was closed, and not before.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
+from weakref import ref
 
 from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.transaction_runs import NEXT, Next, Run
@@ -36,7 +38,7 @@ from txnproducer.errors import (
     ProducerFencedError,
 )
 
-__all__ = ["CLOSE_FAILED_S", "Member", "PoolMembers", "outcome_in_error"]
+__all__ = ["CLOSE_FAILED_S", "Loan", "Member", "PoolMembers", "outcome_in_error"]
 
 P = TypeVar("P")
 
@@ -50,21 +52,37 @@ _LEFT: Final = (
 )
 
 
+class Loan:
+    """A block in which a member is on loan; nothing but the block may keep it.
+
+    Attributes:
+        is_over: whether the block has ended.
+    """
+
+    is_over = False
+
+
 @dataclass(eq=False)
 class Member(Generic[P]):
     """An id of the pool, and the producer that has it now.
 
     Attributes:
-        transactional_id: the id.
-        process: that has it.
+        transactional_id: the id; empty until it is first lent.
         producer: None if one has to be made.
         is_given_up: whether the producer is being ended, and another one has to take its place.
+        loan: returns the last loan, or None if that is gone.
     """
 
-    transactional_id: str
-    process: int
+    transactional_id: str = ""
     producer: P | None = field(default=None, repr=False)
     is_given_up: bool = False
+    loan: Callable[[], Loan | None] = field(default=lambda: None, repr=False)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is not on loan."""
+        loan = self.loan()
+        return loan is None or loan.is_over
 
 
 class PoolMembers(Generic[P]):
@@ -94,15 +112,14 @@ class PoolMembers(Generic[P]):
     def _reset(self) -> None:
         self.failure: KafkaError | None = None
         self._guard = threading.Lock()
-        self._idle: list[Member[P]] = []
-        self._lent = 0
+        self._members: list[Member[P]] = []
         self._is_closed = False
         self._close_s: float | None = None
 
     # --- loans ---------------------------------------------------------------------------------
 
-    def _lend(self) -> Member[P]:
-        """Lend a member that is free, or a new one.
+    def _lend(self, loan: Loan) -> Member[P]:
+        """Lend a member that is free, or a new one, until the loan is over.
 
         Raises:
             IllegalStateError: the pool is closed.
@@ -113,33 +130,27 @@ class PoolMembers(Generic[P]):
             if self._is_closed:
                 raise IllegalStateError(f"this {type(self).__name__} is closed: make another one")
             self._refuse_if_taken()
-            self._lent += 1
-            if self._idle:
-                return self._idle.pop()  # the one used last, whose connections are warm
-        try:
-            return Member(self._ids.take(), os.getpid())
-        except BaseException:
-            with self._guard:
-                self._lent -= 1
-            self._give_back_worker()
-            raise
+            # The first one, so that those that are needed least stay last.
+            member = next(iter(self._free_members()), None)
+            if member is None:
+                member = Member()
+                self._members.append(member)
+            member.loan = ref(loan)
+        if not member.transactional_id:
+            member.transactional_id = self._ids.take()
+        return member
 
-    def _take_back(self, member: Member[P]) -> bool:
-        """Take a member back, and return whether the pool is closed.
+    def _free_members(self) -> list[Member[P]]:
+        return [member for member in self._members if member.is_free]
 
-        If so, the caller closes its producer, and calls `_forget`.
-        """
-        if member.process != os.getpid():
-            return False  # a child of a fork has it on loan from its parent
-        with self._guard:
-            self._lent -= 1
-            self._idle.append(member)
-            return self._is_closed
+    def _is_of_parent(self, member: Member[P]) -> bool:
+        """Return whether this process is a fork of the one that has the member."""
+        return member not in self._members
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _begin_close(self, timeout: float | None) -> list[Member[P]]:
-        """Lend nothing from now on, and return the members that are to be closed now.
+    def _begin_close(self, timeout: float | None) -> None:
+        """Lend nothing from now on.
 
         Raises:
             ValueError: the time-out is negative.
@@ -147,7 +158,6 @@ class PoolMembers(Generic[P]):
         limit_s = None if timeout is None else to_seconds(timeout)
         with self._guard:
             self._is_closed, self._close_s = True, limit_s
-            return list(self._idle)
 
     def _limit_of_close_s(self, member: Member[P]) -> float | None:
         return CLOSE_FAILED_S if member.is_given_up else self._close_s
@@ -155,13 +165,13 @@ class PoolMembers(Generic[P]):
     def _forget(self, member: Member[P]) -> None:
         """Forget a member that was closed. After an interrupted close the next one finds it."""
         with self._guard:
-            if member in self._idle:
-                self._idle.remove(member)
+            if member in self._members:
+                self._members.remove(member)
         self._give_back_worker()
 
     def _give_back_worker(self) -> None:
         """Let another process have the worker, if no producer is left."""
-        if self._is_closed and not self._lent and not self._idle:
+        if self._is_closed and not self._members:
             self._ids.close()
 
     # --- renewal -------------------------------------------------------------------------------

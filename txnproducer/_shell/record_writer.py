@@ -18,7 +18,14 @@ from txnproducer._core.batches.results import DeliveryCallback, FlushTicket, Fut
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._record.format import Header
 from txnproducer._shell import refusals
-from txnproducer._shell.arguments import Headers, check_headers, check_place, to_bytes, to_seconds
+from txnproducer._shell.arguments import (
+    Headers,
+    check_callback,
+    check_headers,
+    check_place,
+    to_bytes,
+    to_seconds,
+)
 from txnproducer._shell.columns.blocks import Block, Columns, arrow_blocks, column_blocks
 from txnproducer._shell.columns.sending import RowSender
 from txnproducer._shell.fast_sender import FastSender, compiled_send
@@ -150,6 +157,7 @@ class RecordWriter(TopicAsker, FastSender):
             if key is not None and type(key) is not bytes:
                 key = to_bytes("key", key)
             checked = check_headers(headers) if headers is not None else ()
+            check_callback(on_delivery)
             if (
                 not topic
                 or type(topic) is not str

@@ -7,17 +7,27 @@ is repeated (`transaction_runs`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
+from txnproducer._core.batches.record_future import DeliveryFuture
 from txnproducer._shell.steps import run_steps
 from txnproducer._shell.transaction_runs import Bounds, OpenBlock, Run, Step
 from txnproducer.errors import IllegalStateError
 
-__all__ = ["RunningProducer", "as_kinds", "refuse_coroutine", "run_in_thread", "run_once"]
+__all__ = [
+    "RunningProducer",
+    "as_kinds",
+    "is_found",
+    "refuse_coroutine",
+    "refuse_unfinished",
+    "run_in_thread",
+    "run_once",
+]
 
 T = TypeVar("T")
+_IN_TASKS: Final = "Use txnproducer.aio.AsyncTransactionalProducer.run_transaction"
 
 
 class ThreadBlock(OpenBlock, AbstractContextManager[Any], Protocol):
@@ -64,9 +74,13 @@ def run_in_thread(
     refuse_coroutine(fn)
     runs: list[Run[ThreadBlock, T]] = []
 
+    def look() -> str:
+        # After a no the commit may yet arrive, as long as no other producer has taken the id.
+        return "committed" if is_found(is_written) else "unknown"
+
     def run() -> T:
         runs[:] = [Run(producer.transaction(), bounds, has_look=is_written is not None)]
-        return run_once(producer, fn, runs[0], lambda: _yes_counts(is_written))
+        return run_once(producer, fn, runs[0], look)
 
     def is_worth_it(_: BaseException) -> bool:
         # After a doubt the producer itself may have failed.
@@ -95,6 +109,7 @@ def run_once(
         if step is Step.BLOCK:
             with run.block as transaction:
                 run.value = fn(transaction)
+                refuse_unfinished(fn, run.value)
                 _refuse_prepared(producer)
         elif step is Step.COMMIT:
             producer.commit_transaction()
@@ -118,26 +133,64 @@ def _refuse_prepared(producer: RunningProducer) -> None:
         )
 
 
-def _yes_counts(is_written: Callable[[], bool] | None) -> str:
-    # After a no the commit may yet arrive, as long as no other producer has taken the id.
-    return "committed" if is_written is not None and is_written() else "unknown"
+def is_found(is_written: Callable[[], bool] | None) -> bool:
+    """Ask the caller's `is_written`."""
+    found = is_written is not None and is_written()
+    refuse_unfinished(is_written, found)  # a coroutine would count as a yes
+    return bool(found)
 
 
 def as_kinds(
-    retry_on: type[BaseException] | tuple[type[BaseException], ...],
+    retry_on: type[BaseException] | Iterable[type[BaseException]],
 ) -> tuple[type[BaseException], ...]:
-    """Return the exceptions that a caller has given."""
-    return retry_on if isinstance(retry_on, tuple) else (retry_on,)
+    """Return the exceptions that a caller has given.
+
+    Raises:
+        TypeError: one of them is no class of exceptions.
+    """
+    given: Any = retry_on
+    kinds = tuple(given) if isinstance(given, Iterable) else (given,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(f"retry_on: give classes of exceptions, and not {kind!r}")
+    return kinds
 
 
-def refuse_coroutine(fn: object) -> None:
+def refuse_coroutine(fn: object, way_out: str = _IN_TASKS) -> None:
     """Refuse a function that a thread cannot call to its end.
+
+    Args:
+        fn: the function.
+        way_out: for the message.
 
     Raises:
         TypeError: it is a coroutine function.
     """
     if inspect.iscoroutinefunction(fn):
         raise TypeError(
-            f"{fn!r} is a coroutine function: its records would be sent after the commit. Use"
-            " txnproducer.aio.AsyncTransactionalProducer.run_transaction"
+            f"{fn!r} is a coroutine function: its records would be sent after the commit."
+            f" {way_out}"
         )
+
+
+def refuse_unfinished(fn: object, value: object, way_out: str = _IN_TASKS) -> None:
+    """Refuse the value of a function that has only begun, such as a coroutine.
+
+    Args:
+        fn: the function.
+        value: that it has returned.
+        way_out: for the message.
+
+    Raises:
+        TypeError: the function has not run to its end.
+    """
+    # Records' futures can be awaited as well, but their records are on their way.
+    is_begun = isinstance(value, Awaitable) and not isinstance(value, DeliveryFuture)
+    if not is_begun and not isinstance(value, (Generator, AsyncGenerator)):
+        return
+    if inspect.iscoroutine(value):
+        value.close()  # otherwise Python warns that nobody has awaited it
+    raise TypeError(
+        f"{fn!r} has returned {value!r}, and has not run to its end: its records would be sent"
+        f" after the commit, or never. {way_out}"
+    )

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from txnproducer._core.transactions.transaction_loss import is_taken_over
+from txnproducer._shell.arguments import check_claim, seconds
 from txnproducer._shell.refusals import name_way_out
 from txnproducer._shell.steps import Steps
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError, Recovery
@@ -105,9 +106,11 @@ class Bounds:
     began_s: float = field(default_factory=time.monotonic)  # noqa: TID251 - a wait above the core
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
+        if check_claim("attempts", self.attempts) < 1:
             raise ValueError(f"attempts={self.attempts}: at least one run is needed")
-        if self.timeout_s is not None and not self.timeout_s > 0:
+        if self.on_retry is not None and not callable(self.on_retry):
+            raise TypeError(f"on_retry must be a function of an Attempt, not {self.on_retry!r}")
+        if not seconds(self.timeout_s) > 0:
             raise ValueError(f"timeout={self.timeout_s}: give seconds above 0, or None")
 
     def is_time_up(self) -> bool:

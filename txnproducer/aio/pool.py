@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from txnproducer._shell.pool_members import CLOSE_FAILED_S, Member, PoolMembers, outcome_in_error
+from txnproducer._shell.pool_members import (
+    CLOSE_FAILED_S,
+    Loan,
+    Member,
+    PoolMembers,
+    outcome_in_error,
+)
 from txnproducer._shell.runs_in_threads import as_kinds
 from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
 from txnproducer.aio.producer import AsyncTransactionalProducer
@@ -65,7 +71,7 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
         *,
         attempts: int = 5,
         timeout: float | None = None,
-        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
         is_written: IsWritten | None = None,
         on_retry: Callable[[Attempt], object] | None = None,
     ) -> T:
@@ -140,12 +146,14 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
     @asynccontextmanager
     async def _on_loan(self) -> AsyncIterator[_Member]:
         self._check_loop()
-        member = self._lend()
+        loan = Loan()
         try:
-            yield member
+            yield self._lend(loan)
         finally:
-            if self._take_back(member):
-                await self._close_member(member)
+            # A plain store, before which no interrupt comes.
+            loan.is_over = True
+            if self._is_closed:
+                await self._close_free()
 
     def _check_loop(self) -> None:
         """Refuse an event loop other than the first.
@@ -179,7 +187,7 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
         return member.producer
 
     async def _drop_if_failed(self, member: _Member, producer: AsyncTransactionalProducer) -> None:
-        if member.producer is not producer:
+        if member.producer is not producer or self._is_of_parent(member):
             return
         if not _is_ready(producer):
             await self._give_up(member)
@@ -205,15 +213,16 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
             ValueError: the time-out is negative.
         """
         self._check_loop()
-        # One after the other: a cancellation leaves the rest to the next call.
-        for member in self._begin_close(timeout):
-            await self._close_member(member)
-        self._give_back_worker()
+        self._begin_close(timeout)
+        await self._close_free()
 
-    async def _close_member(self, member: _Member) -> None:
-        if member.producer is not None:
-            await member.producer.close(self._limit_of_close_s(member))
-        self._forget(member)
+    async def _close_free(self) -> None:
+        # One after the other: a cancellation leaves the rest to the next call.
+        for member in self._free_members():
+            if member.producer is not None:
+                await member.producer.close(self._limit_of_close_s(member))
+            self._forget(member)
+        self._give_back_worker()
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ know: how a call waits (`loop_producer`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -201,7 +201,7 @@ class AsyncTransactionalProducer:
         *,
         attempts: int = 5,
         timeout: float | None = None,
-        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
         is_written: IsWritten | None = None,
         on_retry: Callable[[Attempt], object] | None = None,
     ) -> T:

@@ -120,6 +120,8 @@ class Ledger:
         self._on_foreign = on_foreign
         self._first = None if start is None else checked("start", start)
         self._producer: TransactionalProducer | None = None
+        # The one whose initialization was begun last, and may go on after a time-out.
+        self._pending: TransactionalProducer | None = None
         self._is_taken = False
         # As this program knows it, also of an earlier take-over.
         self._state: LedgerState | None = None
@@ -153,6 +155,7 @@ class Ledger:
         servers, security = ",".join(config.bootstrap_servers), _security(config)
         if producer is not self._producer or producer.transaction_state != "READY":
             self._place.prepare(servers, security)
+            self._pending = producer
             producer.init_transactions()
         # Until the end of this call the position is that of another time.
         self._producer, self._last, self._is_taken = producer, None, False
@@ -180,7 +183,8 @@ class Ledger:
                 " before"
             )
         state = producer.transaction_state
-        if producer is not self._producer and state not in ("UNINITIALIZED", "INITIALIZING"):
+        is_own = producer is self._producer or producer is self._pending
+        if not is_own and state not in ("UNINITIALIZED", "INITIALIZING"):
             raise IllegalStateError(
                 f"take_over() initializes the producer itself, and this one is {state}: make"
                 " another one, and do not call its init_transactions(), nor enter a pool's block"

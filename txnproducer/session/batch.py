@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from txnproducer.records import TopicPartition
 
-__all__ = ["LEAVE_S", "Batch", "Record", "SessionConsumer"]
+__all__ = ["LEAVE_S", "Batch", "Record", "SessionConsumer", "UnreadableHeaders"]
 
 # A consumer gives up to leave its group after it: a process that ends has seconds.
 LEAVE_S: Final = 5.0
@@ -25,7 +25,8 @@ class Record:
     Attributes:
         topic, partition, offset: its place.
         key, value: as the consumer gives them: bytes, or what its deserializers make.
-        headers: pairs of a name and a value.
+        headers: pairs of a name and a value. With confluent-kafka, reading them raises a
+            ValueError if a name is not UTF-8.
         timestamp_ms: milliseconds since the epoch; -1 if there is none.
     """
 
@@ -41,6 +42,27 @@ class Record:
     def topic_partition(self) -> TopicPartition:
         """The partition of its place."""
         return TopicPartition(self.topic, self.partition)
+
+
+class UnreadableHeaders(Sequence[Any]):
+    """The headers of a record that its consumer's library cannot read: each use of them raises.
+
+    Args:
+        place: of the record.
+        error: of the library.
+    """
+
+    def __init__(self, place: str, error: Exception) -> None:
+        self._place = place
+        self._error = error
+
+    def __len__(self) -> int:
+        raise ValueError(
+            f"the headers of {self._place} cannot be read: the name of one is not UTF-8"
+        ) from self._error
+
+    def __getitem__(self, index: Any) -> Any:
+        return len(self)
 
 
 @dataclass(frozen=True, slots=True)

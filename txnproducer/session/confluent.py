@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
-from txnproducer.session.batch import Record
+from txnproducer.session.batch import Record, UnreadableHeaders
 
 __all__ = ["REQUIRED", "ConfluentConsumer", "read_metadata"]
 
@@ -228,6 +228,15 @@ def _is_later(error: KafkaException) -> bool:
     return False
 
 
+def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
+    try:
+        return tuple(message.headers() or ())
+    # The library raises the first, and its C code lets Python raise the second in its place.
+    except (UnicodeDecodeError, SystemError) as error:
+        place = f"{message.topic()}-{message.partition()}, offset {message.offset()}"
+        return UnreadableHeaders(place, error)
+
+
 def _record(message: Any) -> Record:
     kind, timestamp_ms = message.timestamp()
     return Record(
@@ -236,6 +245,6 @@ def _record(message: Any) -> Record:
         message.offset(),
         message.key(),
         message.value(),
-        tuple(message.headers() or ()),
+        _headers(message),
         -1 if kind == confluent_kafka.TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
     )

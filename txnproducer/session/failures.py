@@ -1,7 +1,7 @@
 """Records that fail again and again, and their way into the dead-letter topic.
 
-Owns: the count of the failures of each record. Must not know: polls, commits, how a batch is read
-again (`session`).
+Owns: the count of the failures of each record, the text of an error in a header or a log. Must not
+know: polls, commits, how a batch is read again (`session`).
 Rules:
 * A record is counted by its place, so that a batch which is cut differently changes nothing.
 * The count of a record that is committed, or that another consumer reads now, is forgotten.
@@ -10,17 +10,34 @@ Rules:
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
+from txnproducer._shell.runs_in_threads import refuse_unfinished
 from txnproducer._shell.serialization import as_serialized
-from txnproducer.errors import KafkaError
+from txnproducer.errors import KafkaError, RecordTooLargeError
 from txnproducer.records import TopicPartition
-from txnproducer.session.batch import Record
+from txnproducer.session.batch import Record, UnreadableHeaders
 from txnproducer.transaction import Transaction
 
-__all__ = ["Failures", "PoisonError"]
+__all__ = ["PLAIN_FUNCTION", "Failures", "PoisonError", "text_of"]
 
 _LOG = logging.getLogger(__name__)
+PLAIN_FUNCTION: Final = "A session needs a plain function, which has sent its records at its end"
+# The text of a UnicodeDecodeError has all of a value's bytes, each as four characters.
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxother = 1000
+_TOO_LARGE: Final = (
+    "The record of %s is to go to the dead-letter topic %r, and is too large with the headers that"
+    " say why. Way out: give the session's producer a max_request_size, and that topic a"
+    " max.message.bytes, that is a few kB above those of the input"
+)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, shortened in its middle, as UTF-8 can have it."""
+    return _SHORT.repr(error).encode(errors="backslashreplace").decode()
 
 
 class PoisonError(Exception):
@@ -53,6 +70,7 @@ class Failures:
         self._most = most
         self._dead_letter_topic = dead_letter_topic
         self._found: dict[tuple[TopicPartition, int], tuple[int, Exception]] = {}
+        self._refusal = ""
 
     def __len__(self) -> int:
         return len(self._found)
@@ -76,6 +94,7 @@ class Failures:
             PoisonError: the record has failed.
             Exception: it is no failure of the record: an error of the transaction, or one in
                 `retry_on`.
+            TypeError: the function has returned a coroutine or a generator.
         """
         place = record.topic_partition, record.offset
         count, last = self._found.get(place, (0, None))
@@ -83,7 +102,7 @@ class Failures:
             self._bury(record, transaction, last)
             return
         try:
-            fn(record, transaction)
+            value = fn(record, transaction)
         except retry_on:
             raise
         except Exception as error:
@@ -94,21 +113,38 @@ class Failures:
             self._found[place] = count, error
             may = self._dead_letter_topic is not None or count < self._most
             raise PoisonError(error, count, may_be_read_again=may) from error
+        # Out of the `try`: no record is to blame, and each would be a dead letter.
+        refuse_unfinished(fn, value, PLAIN_FUNCTION)
 
     def _bury(self, record: Record, transaction: Transaction, error: BaseException) -> None:
         place = f"{record.topic}-{record.partition}, offset {record.offset}"  # not its content
-        text = "the record of %s goes to the dead-letter topic %s: %r"
-        _LOG.warning(text, place, self._dead_letter_topic, error)
+        text = "the record of %s goes to the dead-letter topic %s: %s"
+        _LOG.warning(text, place, self._dead_letter_topic, text_of(error))
         about = {
             "dlt-topic": record.topic,
             "dlt-partition": str(record.partition),
             "dlt-offset": str(record.offset),
-            "dlt-error": repr(error),
+            "dlt-error": text_of(error),
         }
-        headers = [*record.headers, *((name, value.encode()) for name, value in about.items())]
+        # Those that cannot be read stay in the input, whose place the headers below name.
+        own = () if isinstance(record.headers, UnreadableHeaders) else record.headers
+        headers = [*own, *((name, value.encode()) for name, value in about.items())]
         # As they came: the producer's serializers are for the results.
         value, key = as_serialized(record.value), as_serialized(record.key)
-        transaction.send(self._dead_letter_topic or "", value, key, headers)
+
+        def note_refusal(_: object, refusal: KafkaError | None) -> None:
+            if isinstance(refusal, RecordTooLargeError):
+                self._refusal = _TOO_LARGE % (place, self._dead_letter_topic)
+
+        transaction.send(
+            self._dead_letter_topic or "", value, key, headers, on_delivery=note_refusal
+        )
+
+    def name_refused(self, error: BaseException) -> None:
+        """Name the dead letter that was too large, if there is one, in the error of its commit."""
+        refusal, self._refusal = self._refusal, ""
+        if refusal:
+            error.add_note(refusal)
 
     def forget_before(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Forget the records before these offsets, which are committed."""

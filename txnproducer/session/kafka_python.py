@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+from kafka.errors import CorruptRecordError, KafkaConnectionError, KafkaTimeoutError
 from kafka.structs import MemberState
 
 from txnproducer.errors import InvalidConfigurationError
@@ -70,7 +70,11 @@ class KafkaPythonConsumer:
 
     def poll(self, timeout_s: float, most: int) -> list[Record]:
         """See `SessionConsumer`."""
-        found = self._consumer.poll(timeout_ms=round(timeout_s * 1000), max_records=most)
+        try:
+            found = self._consumer.poll(timeout_ms=round(timeout_s * 1000), max_records=most)
+        except CorruptRecordError as error:
+            self._name_place(error)
+            raise
         return [
             Record(
                 one.topic,
@@ -84,6 +88,25 @@ class KafkaPythonConsumer:
             for records in found.values()
             for one in records
         ]
+
+    def _name_place(self, error: CorruptRecordError) -> None:
+        """Name the place of a record that the library cannot read, and the way past it."""
+        places = [
+            f"{one.topic}-{one.partition}, {self._position(one)}"
+            for one in self._consumer.assignment()
+        ]
+        error.add_note(
+            "kafka-python cannot read a record, such as one with a header whose name is not UTF-8,"
+            f" and stops before it. It is the first one from here on: {'; or '.join(places)}. Ways"
+            " out: TransactSession.for_confluent reads such records; or stop the group's members"
+            " and set its offset after the record (kafka-consumer-groups.sh --reset-offsets)"
+        )
+
+    def _position(self, partition: KafkaPartition) -> str:
+        try:
+            return f"offset {self._consumer.position(partition, timeout_ms=0)}"
+        except KafkaTimeoutError:
+            return "whose offset is not known yet"
 
     def group_metadata(self) -> Any:
         """See `SessionConsumer`."""

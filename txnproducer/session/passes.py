@@ -21,7 +21,7 @@ from txnproducer.errors import FencedInstanceIdError, KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.session.batch import Batch, Record
 from txnproducer.session.block import SessionBlock
-from txnproducer.session.failures import Failures, PoisonError
+from txnproducer.session.failures import Failures, PoisonError, text_of
 from txnproducer.transaction import Transaction
 
 __all__ = ["Passes"]
@@ -78,8 +78,10 @@ class Passes:
         except Exception as error:
             if not self._is_read_again(error, run):
                 block.name_way_out(error)
+                self._failures.name_refused(error)
                 raise
-            _LOG.warning("%d records are read again: %r", len(batch), error.__cause__ or error)
+            why = text_of(error.__cause__ or error)
+            _LOG.warning("%d records are read again: %s", len(batch), why)
             failed = error
         if block.outcome == "committed":
             self._aborts = 0

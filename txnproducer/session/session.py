@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from txnproducer._shell.arguments import to_seconds
-from txnproducer._shell.runs_in_threads import as_kinds
+from txnproducer._shell.runs_in_threads import as_kinds, refuse_coroutine
 from txnproducer._shell.stops import pause
 from txnproducer.errors import IllegalStateError
 from txnproducer.producer import TransactionalProducer
@@ -37,7 +37,7 @@ from txnproducer.session.clients import (
     made,
     refuse_bare,
 )
-from txnproducer.session.failures import Failures
+from txnproducer.session.failures import PLAIN_FUNCTION, Failures
 from txnproducer.session.passes import Passes
 from txnproducer.transaction import Transaction
 
@@ -316,7 +316,7 @@ class TransactSession:
         stop: threading.Event,
         *,
         max_records: int = 500,
-        retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
     ) -> None:
         """Process records until `stop` is set.
 
@@ -331,10 +331,12 @@ class TransactSession:
                 a database that is down. The batch is aborted and read again until it succeeds.
 
         Raises:
+            TypeError: `fn` is a coroutine function, or has returned a coroutine or a generator.
             KafkaError: the producer has failed, or a commit stays in doubt: make a new session.
             Exception: of the function, without a dead-letter topic; or of the consumer's library,
                 for instance at a login.
         """
+        refuse_coroutine(fn, PLAIN_FUNCTION)
         passes = Passes(self._producer, self._failures, fn, as_kinds(retry_on))
         while not stop.is_set():
             batch = self.poll(max_records=max_records)

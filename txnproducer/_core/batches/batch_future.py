@@ -215,7 +215,7 @@ class FutureBatchMetadata(DeliveryFuture):
             KafkaTimeoutError: not yet; the records are still on their way.
         """
         if not self._has_ended() and not self._waiter.wait_until(self._has_ended, timeout):
-            waited = "" if timeout is None else f" within {timeout:g} s"
+            waited = "" if timeout is None else f" within {float(timeout):g} s"
             raise KafkaTimeoutError(
                 f"{len(self._pieces) - self._done_count} batches of {self._row_count} records for"
                 f" {self._topic!r} were not delivered{waited}; they are still on their way, so"

@@ -193,7 +193,7 @@ class FutureRecordMetadata(DeliveryFuture):
         # Asked first: a record that ended before a fork has its result in the child, too.
         if not has_ended() and not self._result.waiter.wait_until(has_ended, timeout):
             place = self._result.topic_partition
-            waited = "" if timeout is None else f" within {timeout:g} s"
+            waited = "" if timeout is None else f" within {float(timeout):g} s"
             raise KafkaTimeoutError(
                 f"the record for {place.topic}-{place.partition} was not delivered{waited}; it is "
                 "still on its way, so call result() again, or raise the timeout"
