@@ -190,6 +190,10 @@ def _refuse_stack_with(kind: str | None, coverage_seeds: int) -> None:
     _require_codecs()
 
 
+class _MissingCodecError(click.ClickException):
+    exit_code = EXIT_FATAL
+
+
 def _require_codecs() -> None:
     # Imported late, as above.
     from txnproducer.sim.stack.options import CODECS
@@ -199,11 +203,9 @@ def _require_codecs() -> None:
             codec_for(name)
     except InvalidConfigurationError as error:
         # Not drawn from those that are installed: a seed would be another run on each machine.
-        missing = click.ClickException(
+        raise _MissingCodecError(
             f"--stack draws compression_type among {', '.join(CODECS)}: {error}"
-        )
-        missing.exit_code = EXIT_FATAL
-        raise missing from error
+        ) from error
 
 
 class _TraceLines:
