@@ -58,7 +58,7 @@ CEILINGS = {
         "append_fast": 217,
         "append_pieces": 0,
         "_offset": 12,
-        "_check_offsets": 79,
+        "_check_offsets": 46,
         "find": 18,
         "_find": 7,
         "encoded_headers": 148,

@@ -117,3 +117,8 @@ def test_a_row_may_be_a_mapping_and_values_may_be_text(column):
 def test_text_without_an_encoding_is_refused_by_row():
     with pytest.raises(ValueError, match=r"headers of row 1: headers\[0\] \('a'\)"):
         listed_headers([None, {"a": "\ud800"}])
+
+
+def test_a_name_without_an_encoding_is_refused_by_row():
+    with pytest.raises(ValueError, match=r"headers of row 1: headers\[0\] \('\\ud800'\)"):
+        listed_headers([None, [("\ud800", b"x")]])

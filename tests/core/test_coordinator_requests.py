@@ -7,7 +7,10 @@ from itertools import permutations
 import pytest
 
 from tests.core.txn_driver import GROUP, PRODUCER, TP0, TxnDriver
-from txnproducer._core.transactions.coordinator_requests import TxnRequestQueue
+from txnproducer._core.transactions.coordinator_requests import (
+    CoordinatorRequests,
+    TxnRequestQueue,
+)
 from txnproducer._core.transactions.end_txn import EndTxnHandler
 from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.requests import (
@@ -17,7 +20,7 @@ from txnproducer._core.transactions.requests import (
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
 )
-from txnproducer._protocol.messages import CoordinatorType
+from txnproducer._protocol.messages import BrokerNode, CoordinatorType
 from txnproducer.records import OffsetAndMetadata
 
 RESULT = TransactionalRequestResult("operation")
@@ -68,3 +71,14 @@ def test_partitions_and_offsets_go_in_the_order_in_which_they_were_first_queued(
             queue.push(handlers[name])
         queue.push(queue.pop())  # one that is repeated keeps its place
         assert leave(queue) == [handlers[name] for name in order]
+
+
+def test_each_of_many_coordinators_is_logged_and_not_remembered_for_ever(caplog):
+    caplog.set_level("INFO")
+    requests = CoordinatorRequests("producer", lambda key, key_type: pytest.fail(f"{key_type}"))
+    node = BrokerNode(1, "broker", 9092)
+    for number in range(250):
+        for _ in range(2):
+            requests.coordinator_found(CoordinatorType.GROUP, f"group-{number}", node)
+    assert len(caplog.messages) == 250
+    assert len(requests._logged) <= 100

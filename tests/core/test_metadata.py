@@ -6,7 +6,12 @@ import pytest
 
 from tests.core.support import TP0, TP1, know, make_metadata, metadata_answer, topic_metadata
 from txnproducer._core.metadata import NEVER_MS
-from txnproducer._protocol.messages import BrokerNode, LeaderIdAndEpoch, MetadataRequest
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    LeaderIdAndEpoch,
+    MetadataRequest,
+    TopicMetadata,
+)
 from txnproducer.errors import (
     ErrorCode,
     InvalidTopicError,
@@ -257,3 +262,38 @@ def test_any_other_refusal_of_a_topic_keeps_its_own_name():
     metadata.add_topic("topic", 0)
     exchange(metadata, topic_metadata("topic", [], error_code=ErrorCode.UNSUPPORTED_VERSION))
     assert isinstance(metadata.take_topic_error("topic"), UnsupportedVersionError)
+
+
+def test_an_answer_for_a_new_topic_looks_at_no_other():
+    class Topics(dict):
+        def __iter__(self):
+            raise AssertionError("all topics were looked at")
+
+        items = keys = values = __iter__
+
+    metadata = make_metadata()
+    know(metadata, topic_metadata("topic", [0]), topic_metadata("other", [0]))
+    assert metadata.renewed is None
+    metadata.topics = Topics(metadata.topics)
+    metadata.add_topic("new", 5)
+    exchange(metadata, topic_metadata("new", [0]), now_ms=5)
+    assert metadata.renewed == ("new",)
+    assert metadata.topics["new"].partition_count == 1
+
+
+@pytest.mark.parametrize("is_update_due", [True, False])
+def test_topics_that_have_gone_or_were_made_again_are_named(is_update_due):
+    metadata = make_metadata()
+    first = {name: topic_metadata(name, [0], topic_id=b"1" * 16) for name in ("a", "b", "c")}
+    know(metadata, *first.values())
+    assert metadata.gone == set()
+    for name in first:
+        metadata.request_topic(name)
+    if is_update_due:
+        metadata.request_update()
+    missing = TopicMetadata("a", (), error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    again = topic_metadata("b", [0], topic_id=b"2" * 16)
+    exchange(metadata, missing, again, first["c"], now_ms=1_000)
+    assert metadata.gone == {"a", "b"}
+    assert metadata.answer_of("a") == (0, -NEVER_MS)
+    assert metadata.answer_of("b")[0] == 2

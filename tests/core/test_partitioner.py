@@ -78,9 +78,27 @@ def test_longer_queues_are_drawn_less_often_in_exact_proportion():
     rng = CountingRng()
     partitioner = BuiltInPartitioner(1, rng)
     lengths = [(5, 0), (6, 3), (7, 1)]  # weights 4, 1, 3
-    drawn = Counter(partitioner.switch(8, [5, 6, 7], lengths) for _ in range(8 * 10))
+    drawn = Counter(partitioner.switch(8, [5, 6, 7], lambda: lengths) for _ in range(8 * 10))
     assert rng.limit == 8
     assert drawn == {5: 40, 6: 10, 7: 30}
+
+
+@pytest.mark.conformance("5.42")
+@pytest.mark.parametrize(("count", "looks"), [(2, 300), (199, 300), (300, 100), (5_000, 6)])
+def test_the_lengths_of_many_queues_serve_several_draws(count: int, looks: int):
+    looked_at: list[int] = []
+
+    def look():
+        looked_at.append(0)
+        return [(partition, partition % 2) for partition in range(count)]
+
+    partitioner = BuiltInPartitioner(1, seeded(3))
+    available = list(range(count))
+    drawn = Counter(partitioner.switch(count, available, look) % 2 for _ in range(300))
+    assert len(looked_at) == looks
+    assert drawn[0] > 1.5 * drawn[1]
+    # The lengths of other partitions would lead to one that has lost its leader.
+    assert partitioner.switch(count, [0], lambda: [(0, 9)]) == 0
 
 
 def fill(accumulator: RecordAccumulator, count: int, leaders: list[int]) -> list[int]:
@@ -175,7 +193,7 @@ def test_the_choice_is_even_while_a_partition_has_had_no_queue():
         queues.queue(1).close_open_batch()
     drawn = sum(
         BuiltInPartitioner(1, seeded(seed)).switch(
-            2, [0, 1], accumulator._queue_lengths(queues, snapshot([0, 0]))
+            2, [0, 1], lambda: accumulator._queue_lengths(queues, snapshot([0, 0]))
         )
         for seed in range(100)
     )

@@ -13,7 +13,7 @@ from tests.core.support import TP0, make_batch
 from txnproducer._core.batches.producer_batch import FinalState
 from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._protocol.backoff import ExponentialBackoff
-from txnproducer._record import RecordBatchBuilder, read_batches
+from txnproducer._record import IMPL, RecordBatchBuilder, read_batches
 from txnproducer.errors import (
     IllegalStateError,
     KafkaError,
@@ -317,6 +317,22 @@ def test_futures_and_callbacks_follow_their_record_through_two_splits():
     assert batch.result.are_all_done()
     assert [future.result().offset for future in futures] == list(range(100, 108))
     assert seen == list(range(100, 108))
+
+
+@pytest.mark.skipif(IMPL == "cython", reason="a compiled attribute takes no subclass of list")
+def test_a_split_looks_at_each_callback_once():
+    class Callbacks(list):
+        looks = 0
+
+        def __iter__(self):
+            for each in super().__iter__():
+                self.looks += 1
+                yield each
+
+    batch, _ = make_batch(8, value=b"x" * 100, on_delivery=lambda *_: None)
+    batch._callbacks = callbacks = Callbacks(batch._callbacks)
+    assert len(split(batch, 200)) == 8
+    assert callbacks.looks == 8
 
 
 @pytest.mark.conformance("4.54")

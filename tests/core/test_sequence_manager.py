@@ -255,25 +255,15 @@ def test_a_batch_written_under_another_number_says_nothing_of_the_present_id(eit
     assert not either.is_known_in(TP0)
 
 
-def test_a_recreated_topic_knows_no_producer(either):
-    either.keep_known_in({"topic": b"old", "other": b"same"})
+def test_a_topic_that_is_gone_or_was_made_again_knows_no_producer(either):
     for place in (TP0, OTHER):
         ack(either, drain(either, place=place))
-    either.keep_known_in({"topic": b"old", "other": b"same"})
+    either.forget_topics(set())
     assert either._known_as.keys() == {TP0, OTHER}
-    either.keep_known_in({"topic": b"new", "other": b"same"})
+    either.forget_topics({"topic"})
     assert either._known_as.keys() == {OTHER}
     drain(either)
     assert not either.is_known_in(TP0)
-
-
-def test_nothing_is_kept_of_topics_that_are_gone(either):
-    either.keep_known_in({"topic": None})
-    ack(either, drain(either))
-    either.keep_known_in({"topic": None})
-    assert either.is_known_in(TP0)
-    either.keep_known_in({})
-    assert either._known_as == {}
 
 
 @pytest.mark.parametrize("is_sent_again", [False, True])

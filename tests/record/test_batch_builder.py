@@ -225,6 +225,7 @@ class RecordBatchBuilderTests:
             ((BASE_MS, None, 5), TypeError, "value must be bytes or None, not int"),
             ((BASE_MS, None, b"v", [(b"n", b"v")]), TypeError, "header's name must be a str"),
             ((BASE_MS, None, b"v", [("n", "v")]), TypeError, "header's value must be bytes"),
+            ((None, None, b"v"), TypeError, "timestamp_ms must be an int, not NoneType"),
             ((BASE_MS + 0.5, None, b"v"), TypeError, "timestamp_ms must be an int, not float"),
             ((-2, None, b"v"), ValueError, "or -1, not -2"),
             ((2**63 - 1, None, b"v"), ValueError, "milliseconds since the epoch"),
@@ -383,6 +384,18 @@ class RecordBatchBuilderTests:
         assert builder.append(BASE_MS + 1, None, None, [("h", None)]) is None
         assert builder.record_count == 1
         assert builder.max_timestamp_ms == BASE_MS
+
+    def test_a_buffer_that_was_taken_takes_no_record_and_has_no_body(self):
+        buffer = self.buffer_class(LARGE)
+        buffer.append(BASE_MS, None, b"first")
+        taken = bytes(buffer.take())
+        buffer.set_memory(LARGE)
+        buffer.set_growth(0.5)
+
+        assert buffer.append(BASE_MS, None, b"second") is None
+        assert buffer.record_count == 1
+        assert buffer.body() == b""
+        assert buffer.take() == taken
 
     @pytest.mark.conformance("5.03")
     def test_a_batch_closed_while_empty_stays_empty(self):

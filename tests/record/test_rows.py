@@ -189,6 +189,24 @@ class RowsTests:
             records, LARGE, 1.0
         )
 
+    @pytest.mark.parametrize("first", [0, 5])
+    @pytest.mark.parametrize("is_wide", [False, True])
+    def test_a_column_keeps_its_items_if_its_offsets_change_later(self, is_wide, first):
+        items = (b"one", None, b"three", b"", b"five")
+        column = binary_column(items, first, is_wide=is_wide)
+        validity = bytearray(column.validity)
+        column.validity = memoryview(validity)
+        rows = self.rows(5, column, column, None, BASE_MS)
+        for index in range(first, first + 6):
+            column.offsets[index] = 2**31 - 1 - index
+        validity[:] = b"\xff" * len(validity)
+        buffer = self.buffer(LARGE)
+
+        assert rows.append_to(buffer, None, 0, 5) == 5
+        assert [rows.record(row)[2] for row in range(5)] == list(items)
+        one_by_one = [(BASE_MS, item, item, ()) for item in items]
+        assert [seen(buffer)] == appended_one_by_one(one_by_one, LARGE, 1.0)
+
     def test_a_batch_grows_beyond_its_first_memory(self):
         records = [(BASE_MS, None, bytes([n]) * 300_000, ()) for n in range(9)]
         rows = self.rows(9, tuple(record[2] for record in records), None, None, BASE_MS)

@@ -200,6 +200,14 @@ def test_no_more_bytes_are_received_than_requested(calls, pair):
     assert calls.receive(ours, 4) == b"ef"
 
 
+def test_a_negative_number_of_bytes_is_refused(calls, pair):
+    ours, theirs = pair
+    theirs.send(b"abc")
+    with pytest.raises(ValueError, match="negative buffersize"):
+        calls.receive(ours, -1)
+    assert calls.receive(ours, 10) == b"abc"
+
+
 def test_the_end_of_the_stream_is_no_bytes(calls, pair):
     ours, theirs = pair
     theirs.send(b"last")

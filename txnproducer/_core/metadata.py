@@ -89,6 +89,10 @@ class Metadata:
         max_age_ms: how old a snapshot may become.
         max_idle_ms: how long an unused topic is still asked for.
         rng: for the jitter of the waits.
+
+    Attributes:
+        renewed: the topics that the last answer was about; None if it was about all.
+        gone: the known topics that the last answer has ended, or replaced by others of their name.
     """
 
     def __init__(
@@ -124,6 +128,8 @@ class Metadata:
         self._asked_ms = -NEVER_MS  # when the last of them was
         self._answers: dict[str, tuple[int, int]] = {}
         self._unknown: set[str] = set()
+        self.renewed: tuple[str, ...] | None = None
+        self.gone: set[str] = set()
 
     # --- the cluster as it is known -------------------------------------------------------------
 
@@ -221,15 +227,27 @@ class Metadata:
         # A topic that came while the request was out is not in its answer, so it is asked for at
         # once.
         self._new_topics.difference_update(request.topics)
-        topics = {t: s for t, s in self.topics.items() if t in self._wanted}
+        before = topics = self.topics
+        # There may be thousands of topics, and each new one has a partial answer of its own.
+        if self._is_partial:
+            self.renewed = request.topics
+            before = {t: topics[t] for t in request.topics if t in topics}
+        else:
+            self.renewed = None
+            topics = {t: s for t, s in topics.items() if t in self._wanted}
+            self._unknown.intersection_update(self._wanted)
         # An answer without brokers comes from a broker that has just started. It shows nothing.
         is_open = not response.brokers
         for answer in response.topics:
             is_open |= self._take_topic(topics, answer)
         self.topics = topics
+        self.gone = {
+            t for t, s in before.items() if t not in topics or topics[t].topic_id != s.topic_id
+        }
         # A topic that has gone and comes back must not be judged by an old answer.
-        self._answers = {t: answer for t, answer in self._answers.items() if t in topics}
-        self._unknown.intersection_update(self._wanted)
+        for topic in self.gone:
+            if topic not in topics:
+                self._answers.pop(topic, None)
         self.version += 1
         if not self._is_partial:  # after a partial answer the other topics are as old as before
             self.last_success_ms = now_ms

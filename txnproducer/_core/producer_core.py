@@ -449,14 +449,13 @@ class ProducerCore(Appender):
         return self._sender.is_closed
 
     def _on_metadata(self) -> None:
-        metadata = self._metadata
-        for topic, queues in self._accumulator.topics.items():
+        metadata, known = self._metadata, self._accumulator.topics
+        for topic in known.keys() & (known if metadata.renewed is None else metadata.renewed):
             snapshot = metadata.topics.get(topic)
             # The fast path reads the count from the queues, and knows no metadata.
-            queues.set_partition_count(0 if snapshot is None else snapshot.partition_count)
+            known[topic].set_partition_count(0 if snapshot is None else snapshot.partition_count)
         if self.transaction_manager is not None:
-            topic_ids = {topic: snapshot.topic_id for topic, snapshot in metadata.topics.items()}
-            self.transaction_manager.sequences.keep_known_in(topic_ids)
+            self.transaction_manager.sequences.forget_topics(metadata.gone)
         # An answer without brokers comes from one that has just started: no broker has left.
         if not metadata.nodes:
             return

@@ -383,8 +383,7 @@ cdef class RecordBuffer:
 
     def body(self):
         """Return a copy of the encoded records, of a batch that is not taken."""
-        cdef Py_ssize_t size = self.size_bytes - OVERHEAD_BYTES
-        return PyBytes_FromStringAndSize(self._data + OVERHEAD_BYTES, size) if size else b""
+        return b"" if self._data == NULL else self._data[OVERHEAD_BYTES:self.size_bytes]
 
     def take(self):
         """Close the buffer. Return it with room for the header before the records.
@@ -437,7 +436,7 @@ cdef class Column:
     cdef bint is_absent
     cdef bint has_validity
     cdef bint is_wide
-    cdef Py_ssize_t first
+    cdef Py_ssize_t first_bit
     cdef const unsigned char[::1] validity
     cdef const unsigned char[::1] data
     cdef const int[::1] offsets
@@ -458,17 +457,22 @@ cdef class Column:
             raise ValueError(f"a column of {length} items for {count} rows")
 
     cdef int _take_buffers(self, column) except -1:
-        self.first = column.first
+        """Copy the validity and the offsets: others could change them while the rows wait."""
+        cdef Py_ssize_t first = column.first, end = first + column.count
+        if first < 0 or len(column.offsets) <= end:
+            raise ValueError(f"{len(column.offsets)} offsets are too few for {column.count} items")
         self.has_validity = column.validity is not None
         if self.has_validity:
-            self.validity = column.validity
-            if 8 * len(self.validity) < self.first + column.count:
+            if 8 * len(column.validity) < end:
                 raise ValueError("a bit per item is missing in the validity of a column")
+            self.validity = bytes(column.validity[first >> 3:(end + 7) >> 3])
+            self.first_bit = first & 7
+        places = memoryview(bytes(column.offsets[first:end + 1]))
         self.is_wide = column.offsets.itemsize == 8
         if self.is_wide:
-            self.wide_offsets = column.offsets
+            self.wide_offsets = places.cast("q")
         else:
-            self.offsets = column.offsets
+            self.offsets = places.cast("i")
         self.data = column.data
         self._check_offsets(column.count)
         return 0
@@ -480,10 +484,7 @@ cdef class Column:
         """Refuse offsets that point outside the data, before anything is read there."""
         cdef long long last = 0
         cdef Py_ssize_t item
-        cdef Py_ssize_t known = len(self.wide_offsets) if self.is_wide else len(self.offsets)
-        if self.first < 0 or known <= self.first + count:
-            raise ValueError(f"{known} offsets are too few for {count} items")
-        for item in range(self.first, self.first + count + 1):
+        for item in range(count + 1):
             if self._offset(item) < last:
                 raise ValueError("a column's offsets go backwards")
             last = self._offset(item)
@@ -494,6 +495,7 @@ cdef class Column:
     cdef inline void find(self, Py_ssize_t row, Piece* piece) noexcept:
         cdef PyObject* item
         cdef long long begin, end
+        cdef Py_ssize_t bit
         piece.size = -1
         if self.is_absent:
             return
@@ -503,9 +505,10 @@ cdef class Column:
                 piece.data = PyBytes_AS_STRING(<object>item)
                 piece.size = PyBytes_GET_SIZE(<object>item)
             return
-        row += self.first
-        if self.has_validity and not self.validity[row >> 3] >> (row & 7) & 1:
-            return
+        if self.has_validity:
+            bit = self.first_bit + row
+            if not self.validity[bit >> 3] >> (bit & 7) & 1:
+                return
         begin, end = self._offset(row), self._offset(row + 1)
         piece.data = <const char*>&self.data[0] + begin if end > begin else NULL
         piece.size = end - begin
@@ -666,7 +669,6 @@ cdef class Rows:
                     txn_murmur2(<const unsigned char*>key.data, key.size) & 0x7FFFFFFF
                 ) % partition_count
         return sorted_rows(chosen, highest)
-
 
     def places(self, Py_ssize_t partition_count):
         """Return the partition for each row's key. See the Python twin."""

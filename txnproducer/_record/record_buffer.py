@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from math import nan
 from typing import Final
 
 from txnproducer.errors import RecordTooLargeError
@@ -90,7 +91,7 @@ class RecordBuffer:
         self.is_taken = False
         self._taken = bytearray()
         self._chunks: list[bytes] = []
-        self._last_timestamp_ms: int | None = None
+        self._last_timestamp_ms: float = nan  # equals nothing, so the first one is checked
         self._timestamp_varint = _ZERO
         self._memory_bytes = MAX_INT64
         self.set_growth(1.0)
@@ -106,6 +107,8 @@ class RecordBuffer:
         self._set_certain_limit()
 
     def _set_certain_limit(self) -> None:
+        if self.is_taken:
+            return  # no record is certain to fit any more, see `take`
         # Up to this many bytes any record fits, however badly it compresses. Beyond it `fits`
         # decides.
         room_bytes = int((self._size_limit_bytes - BATCH_OVERHEAD_BYTES) / max(1.0, self._growth))

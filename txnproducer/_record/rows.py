@@ -9,7 +9,7 @@ Rules:
 * Both twins (the other is in `_speedups.pyx`) offer the same with plain arguments, give the same
   bytes and raise the same errors.
 * Rows that were appended to a batch are copied there. Until then the caller must not change the
-  buffers of the columns.
+  data of the columns. Their offsets and their validity are copied first.
 * An append takes as many rows as there is room for, in their order, and returns their number.
 """
 

@@ -230,7 +230,8 @@ class RecordWriter(TopicAsker, FastSender):
         """Write many records, given by column, in about half of the CPU time that `send` takes.
 
         Records of one partition keep their order. If buffer memory is full, the call waits up to
-        `max_block_ms` for each batch.
+        `max_block_ms` for each batch. Arrow's buffers are read in place, and must not be changed
+        before this returns.
 
         Args:
             topic: the topic to write to.

@@ -125,9 +125,10 @@ cdef class IoCalls:
     def receive(self, sock, Py_ssize_t size):
         """Return the received bytes. See the Python twin."""
         cdef char data[RECEIVE_BYTES]
-        cdef ssize_t received = recv(
-            sock.fileno(), data, min(size, RECEIVE_BYTES), MSG_DONTWAIT
-        )
+        cdef ssize_t received
+        if size < 0:
+            raise ValueError("negative buffersize in recv")
+        received = recv(sock.fileno(), data, min(size, RECEIVE_BYTES), MSG_DONTWAIT)
         if received < 0:
             PyErr_SetFromErrno(OSError)
         return PyBytes_FromStringAndSize(data, received)

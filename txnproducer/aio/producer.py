@@ -337,9 +337,9 @@ class AsyncTransactionalProducer:
     ) -> FutureBatchMetadata:
         """Write many records, given by column. It waits for metadata and memory alone.
 
-        Between two batches of records it lets other tasks go on. Arguments, result and errors:
-        see `TransactionalProducer.send_batch`. A task that is cancelled meanwhile leaves a
-        transaction that can only be aborted, if some of the records are in it.
+        Between two batches of records it lets other tasks go on; none may change the buffers of an
+        Arrow column. For arguments, result and errors see `TransactionalProducer.send_batch`. A
+        cancelled task leaves a transaction that can only be aborted, if it has sent some records.
         """
         self._check_loop()
         given = Columns(values, keys, headers, partitions, timestamps_ms)

@@ -7,17 +7,27 @@ Rules:
 * A key goes where the Java client sends it: murmur2, made positive, modulo all partitions (not
   those with a leader), so that both clients can write one topic.
 * Records without a key stay with one partition for about `batch_size` bytes, so that batches fill.
-* The next partition is drawn by the lengths of the queues: a slow broker's partitions get less.
+* The next partition is drawn by the lengths of the queues: a slow broker's partitions get less. In
+  a topic of hundreds of partitions the same lengths serve several draws. (Java looks at them in
+  each step of its sender.)
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Final, TypeAlias
 
 from txnproducer._protocol.rng import Rng
 from txnproducer._record.implementation import murmur2 as murmur2
+
+QueueLengths: TypeAlias = "Sequence[tuple[int, int]] | None"
+"""Each available partition with the number of its waiting batches; None to draw evenly."""
+
+# The lengths serve one draw for so many partitions. To look at them takes a time for each
+# partition, and so few draws hardly change them.
+_PARTITIONS_PER_DRAW: Final = 100
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
@@ -38,7 +48,16 @@ class BuiltInPartitioner:
         ValueError: a size below 1.
     """
 
-    __slots__ = ("_rng", "_sticky_bytes", "current_partition", "produced_bytes")
+    __slots__ = (
+        "_available",
+        "_draws_left",
+        "_loaded",
+        "_rng",
+        "_running_sums",
+        "_sticky_bytes",
+        "current_partition",
+        "produced_bytes",
+    )
 
     def __init__(self, sticky_batch_size_bytes: int, rng: Rng) -> None:
         if sticky_batch_size_bytes < 1:
@@ -47,6 +66,10 @@ class BuiltInPartitioner:
             )
         self._sticky_bytes = sticky_batch_size_bytes
         self._rng = rng
+        self._available: Sequence[int] = ()
+        self._draws_left = 0
+        self._loaded: list[int] = []
+        self._running_sums: list[int] = []
         self.current_partition: int | None = None
         self.produced_bytes = 0
 
@@ -76,18 +99,23 @@ class BuiltInPartitioner:
         self,
         partition_count: int,
         available: Sequence[int],
-        queue_lengths: Sequence[tuple[int, int]] | None = None,
+        look_at_queues: Callable[[], QueueLengths] = lambda: None,
     ) -> int:
         """Draw the next partition and return it.
 
         Args:
             partition_count: of the topic, at least 1.
-            available: the partitions that have a leader.
-            queue_lengths: each available partition with the number of its waiting batches, to draw
-                by load; None to draw evenly.
+            available: the partitions that have a leader; another object after each change.
+            look_at_queues: returns their lengths, to draw by load; called now and then.
         """
-        if queue_lengths:
-            partition = self._draw_by_load(queue_lengths)
+        if self._draws_left <= 0 or available is not self._available:
+            self._weigh(look_at_queues())
+            self._available = available
+            self._draws_left = len(available) // _PARTITIONS_PER_DRAW
+        self._draws_left -= 1
+        if self._running_sums:
+            drawn = self._rng.randrange(self._running_sums[-1])
+            partition = self._loaded[bisect_right(self._running_sums, drawn)]
         elif available:
             partition = available[self._rng.randrange(len(available))]
         else:
@@ -99,11 +127,10 @@ class BuiltInPartitioner:
         self.produced_bytes = 0
         return partition
 
-    def _draw_by_load(self, queue_lengths: Sequence[tuple[int, int]]) -> int:
-        """Draw with the weight longest + 1 - own, so that even the longest queue can be drawn."""
-        # Lists, since each full batch asks: a generator costs a call for each partition.
-        lengths = [length for _, length in queue_lengths]
-        above_longest = max(lengths) + 1
-        running_sums = list(accumulate([above_longest - length for length in lengths]))
-        drawn = self._rng.randrange(running_sums[-1])
-        return queue_lengths[bisect_right(running_sums, drawn)][0]
+    def _weigh(self, queue_lengths: QueueLengths) -> None:
+        """Give each partition the weight longest + 1 - own, so that each can be drawn."""
+        # Lists, since there may be thousands: a generator costs a call for each partition.
+        lengths = [length for _, length in queue_lengths or ()]
+        above_longest = max(lengths, default=0) + 1
+        self._loaded = [partition for partition, _ in queue_lengths or ()]
+        self._running_sums = list(accumulate([above_longest - length for length in lengths]))

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
@@ -448,7 +449,7 @@ class ProducerBatch:
             starts.append(index)
         parts[-1].builder.close()
         self._number(parts)
-        self._hand_on_callbacks(parts)
+        self._hand_on_callbacks(parts, starts)
         # Last, since other threads follow their records into the parts from now on.
         self.result.split_into([(s, p.result) for s, p in zip(starts, parts, strict=True)])
         return parts
@@ -463,14 +464,11 @@ class ProducerBatch:
             part.set_producer_state(producer, sequence, self.is_transactional)
             sequence = increment_sequence(sequence, part.record_count)
 
-    def _hand_on_callbacks(self, parts: deque[ProducerBatch]) -> None:
-        start = 0
-        for part in parts:
-            end = start + part.record_count
-            for index, future, callback in self._callbacks:
-                if start <= index < end:
-                    part.add_callback(index - start, future, callback)
-            start = end
+    def _hand_on_callbacks(self, parts: deque[ProducerBatch], starts: list[int]) -> None:
+        # Each callback finds its part: there may be thousands of both.
+        for index, future, callback in self._callbacks:
+            part = bisect_right(starts, index) - 1
+            parts[part].add_callback(index - starts[part], future, callback)
         self._callbacks = []
 
     def __repr__(self) -> str:

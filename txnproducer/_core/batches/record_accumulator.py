@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.batches.full_batches import FullBatches
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
-from txnproducer._core.batches.partitioner import BuiltInPartitioner
+from txnproducer._core.batches.partitioner import BuiltInPartitioner, QueueLengths
 from txnproducer._core.batches.producer_batch import ProducerBatch, place_in_line
 from txnproducer._core.batches.results import (
     CallbackBatch,
@@ -306,15 +307,13 @@ class RecordAccumulator:
             is_last_full = is_last_filled or batch is None or batch.is_full
             if not partitioner.update(counted_bytes, is_last_full):
                 return queue
-        lengths = self._queue_lengths(topic_queues, snapshot)
-        partition = partitioner.switch(snapshot.partition_count, snapshot.available, lengths)
+        look = partial(self._queue_lengths, topic_queues, snapshot)
+        partition = partitioner.switch(snapshot.partition_count, snapshot.available, look)
         queue = topic_queues.queue(partition)
         topic_queues.stick_to(queue)
         return queue
 
-    def _queue_lengths(
-        self, topic_queues: TopicQueues, snapshot: TopicSnapshot
-    ) -> list[tuple[int, int]] | None:
+    def _queue_lengths(self, topic_queues: TopicQueues, snapshot: TopicSnapshot) -> QueueLengths:
         """Return the lengths for the adaptive choice, or None if an even choice is as good."""
         count = snapshot.partition_count
         if not self.options.is_adaptive_partitioning or count < 2:

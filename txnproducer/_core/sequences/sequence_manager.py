@@ -21,7 +21,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Final
 
@@ -85,7 +85,6 @@ class SequenceManager:
         self._to_rewrite: set[TopicPartition] = set()
         # The producer id of the last batch that a partition has acknowledged.
         self._known_as: dict[TopicPartition, int] = {}
-        self._topic_ids: dict[str, bytes | None] = {}
         self._is_bump_due = False
         # Whether the next epoch is the first one of a new id, which is known already.
         self._is_id_new = False
@@ -210,19 +209,15 @@ class SequenceManager:
         entry = self.partitions.find(topic_partition)
         return entry is not None and entry.has_in_flight_batches
 
-    def keep_known_in(self, topic_ids: Mapping[str, bytes | None]) -> None:
+    def forget_topics(self, gone: Collection[str]) -> None:
         """Forget the acknowledgements of partitions if their topics have gone.
 
         Args:
-            topic_ids: of each topic in the metadata; a topic that was created again has another
-                one, and knows no producer.
+            gone: the topics; one that was created again knows no producer.
         """
-        # No id is `b""`, so a topic that the metadata lack counts as gone.
-        gone = {t for t, known in self._topic_ids.items() if topic_ids.get(t, b"") != known}
         if gone:
             kept = {p: known for p, known in self._known_as.items() if p.topic not in gone}
             self._known_as = kept
-        self._topic_ids = dict(topic_ids)
 
     def is_memory_of_broker_used_up(self, topic_partition: TopicPartition) -> bool:
         """Return whether the broker could not deduplicate another batch.

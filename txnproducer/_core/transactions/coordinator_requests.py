@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from txnproducer._core.failed_tries import Refusal
 from txnproducer._core.transactions.requests import FindCoordinatorHandler, TxnRequestHandler
@@ -22,6 +23,9 @@ from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import IllegalStateError, KafkaError
 
 _LOG = held_logger(__name__)
+
+# So many coordinators are remembered, so that each is logged once.
+_MOST_LOGGED: Final = 100
 
 
 class TxnRequestQueue:
@@ -214,6 +218,9 @@ class CoordinatorRequests:
         # A coordinator that refuses is looked up many times a second, mostly in the same place.
         if self._logged.get((key_type, key)) != node:
             _LOG.info("%s: the coordinator of %s %r is %s", self._name, key_type.name, key, node)
+            # A producer may commit for any number of groups, one after the other.
+            if len(self._logged) >= _MOST_LOGGED:
+                self._logged.clear()
             self._logged[key_type, key] = node
         self._coordinators[key_type] = node
         self._coordinator_keys[key_type] = key

@@ -62,6 +62,9 @@ def _of_row(row: Any) -> tuple[Header, ...]:
         name, value = header
         if type(name) is not str or not (value is None or type(value) is bytes):
             return check_headers(row)
+        # Other names may have half a surrogate pair, which has no bytes.
+        if not name.isascii():
+            return check_headers(row)
     return tuple(row)
 
 

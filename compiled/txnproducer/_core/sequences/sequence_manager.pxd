@@ -11,7 +11,6 @@ cdef class SequenceManager:
     cdef public dict _unresolved
     cdef public set _to_rewrite
     cdef public dict _known_as
-    cdef public dict _topic_ids
     cdef public bint _is_bump_due
     cdef public bint _is_id_new
 
