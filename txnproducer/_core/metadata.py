@@ -127,6 +127,11 @@ class Metadata:
 
     # --- the cluster as it is known -------------------------------------------------------------
 
+    @property
+    def node_ids(self) -> set[int]:
+        """The ids of the known brokers and of the bootstrap addresses."""
+        return {*(node.node_id for node in self.bootstrap_nodes), *self.nodes}
+
     def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int]:
         """Return a partition's leader and leader epoch, each -1 if it is not known."""
         topic, partition = topic_partition

@@ -98,7 +98,6 @@ class ProducerCore(Appender):
             metadata,
             client,
             self._requests,
-            config.retry_backoff_ms,
             self._on_metadata,
         )
         gate = None if transactions is None else MarkerGate(client, self._requests, transactions)
@@ -135,7 +134,6 @@ class ProducerCore(Appender):
             producing,
             refresher,
             accumulator,
-            config.retry_backoff_ms,
         )
 
     # --- transactions ---------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import logging
 
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.metadata import NEVER_MS, Metadata
-from txnproducer._core.ports import KafkaClient
+from txnproducer._core.ports import KafkaClient, first_try_delay_ms
 from txnproducer._core.sending.login_refusals import LoginRefusals
 from txnproducer._core.sending.loss_inquiry import LossInquiry
 from txnproducer._core.sending.marker_gate import MarkerGate
@@ -68,7 +68,7 @@ class CoordinatorSender:
         refusals: know whether any broker is left that may take a request.
         gate: knows whether data and new partitions have to wait.
         request_timeout_ms: how long a request waits for its broker's connection.
-        retry_backoff_ms: how long to wait when no broker can be asked.
+        retry_backoff_ms: the wait after a broker's connection did not come in time.
     """
 
     def __init__(
@@ -103,9 +103,13 @@ class CoordinatorSender:
         """Whether a request is in hand or on the wire."""
         return self._in_hand is not None or self._transactions.requests.has_in_flight_request
 
-    def ask_about_loss(self, loss: TransactionLoss, now_ms: int) -> None:
-        """Ask the coordinator why the transaction was lost. No request waits for it."""
-        self._inquiry.step(loss, self._transaction_coordinator, now_ms)
+    def ask_about_loss(self, loss: TransactionLoss, now_ms: int) -> int:
+        """Ask the coordinator why the transaction was lost. No request waits for it.
+
+        Returns:
+            After how many milliseconds to call again.
+        """
+        return self._inquiry.step(loss, self._transaction_coordinator, now_ms)
 
     def step(self, now_ms: int) -> int | None:
         """Send the next request if there is one that may go.
@@ -168,7 +172,8 @@ class CoordinatorSender:
                 return held_ms
         connection = self._connection_for(handler, now_ms)
         if connection is None:
-            return self._look_up_or_back_off(handler, now_ms)
+            first_try_ms = first_try_delay_ms(self._client, self._metadata.node_ids, now_ms)
+            return self._look_up_or_back_off(handler, first_try_ms, now_ms)
         if not self._client.is_ready(connection, now_ms):
             return self._wait_for(connection, handler, now_ms)
         if handler.needs_coordinator is CoordinatorType.TRANSACTION:
@@ -195,7 +200,7 @@ class CoordinatorSender:
         node = self._transactions.requests.coordinator(handler.needs_coordinator)
         return None if node is None else coordinator_connection(node.node_id)
 
-    def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
+    def _look_up_or_back_off(self, handler: TxnRequestHandler, wait_ms: int, now_ms: int) -> int:
         # Back into the queue, since the look-up has to go first and only one request is in hand.
         self._in_hand = None
         if handler.needs_coordinator is not None:
@@ -203,10 +208,10 @@ class CoordinatorSender:
             self._transactions.requests.retry(handler)
             return 0  # the look-up is next
         self._transactions.requests.retry(handler)
-        self._not_before_ms[handler] = now_ms + self._retry_backoff_ms
+        self._not_before_ms[handler] = now_ms + wait_ms
         # All known brokers may have moved: only new metadata can name others.
         self._metadata.request_update()
-        return self._retry_backoff_ms
+        return wait_ms
 
     def _wait_for(self, connection: ConnectionId, handler: TxnRequestHandler, now_ms: int) -> int:
         throttle_ms = self._client.throttle_delay_ms(connection, now_ms)
@@ -215,7 +220,7 @@ class CoordinatorSender:
         waited_ms = now_ms - self._taken_ms
         # Its broker may be gone for good, and another one be the coordinator since.
         if waited_ms >= self._request_timeout_ms:
-            return self._look_up_or_back_off(handler, now_ms)
+            return self._look_up_or_back_off(handler, self._retry_backoff_ms, now_ms)
         # At least 1: with 0 the loop would spin until the connection is there.
         ready_ms = max(1, self._client.ready_delay_ms(connection, now_ms))
         return min(ready_ms, self._request_timeout_ms - waited_ms)
