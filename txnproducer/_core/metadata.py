@@ -123,7 +123,7 @@ class Metadata:
         self.asked_count = 0  # how many requests were built
         self._asked_ms = -NEVER_MS  # when the last of them was
         self._answers: dict[str, tuple[int, int]] = {}
-        self._unknown: set[str] = set()
+        self._open_codes: dict[str, int] = {}
 
     # --- the cluster as it is known -------------------------------------------------------------
 
@@ -152,9 +152,9 @@ class Metadata:
         """
         return self._answers.get(topic, (0, -NEVER_MS))
 
-    def is_unknown(self, topic: str) -> bool:
-        """Return whether the cluster's last answer was that there is no such topic."""
-        return topic in self._unknown
+    def open_code(self, topic: str) -> int:
+        """Return the code of a topic's last answer if it is asked for again, or NONE."""
+        return self._open_codes.get(topic, ErrorCode.NONE)
 
     def has_topic_error(self, topic: str) -> bool:
         """Return whether `take_topic_error` would return one."""
@@ -234,7 +234,7 @@ class Metadata:
         self.topics = topics
         # A topic that has gone and comes back must not be judged by an old answer.
         self._answers = {t: answer for t, answer in self._answers.items() if t in topics}
-        self._unknown.intersection_update(self._wanted)
+        self._open_codes = {t: code for t, code in self._open_codes.items() if t in self._wanted}
         self.version += 1
         if not self._is_partial:  # after a partial answer the other topics are as old as before
             self.last_success_ms = now_ms
@@ -259,7 +259,7 @@ class Metadata:
         """Put one topic's answer into the snapshot. Return whether to ask for it again."""
         topic = answer.topic
         self._topic_errors.pop(topic, None)
-        self._unknown.discard(topic)
+        self._open_codes.pop(topic, None)
         if answer.error_code != ErrorCode.NONE:
             return self._take_topic_error(topics, answer)
         known = topics.get(topic)
@@ -284,7 +284,7 @@ class Metadata:
             # deadline.
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 topics.pop(answer.topic, None)
-                self._unknown.add(answer.topic)
+            self._open_codes[answer.topic] = answer.error_code
             # An idle topic needs no second question.
             return answer.topic in self._wanted
         topics.pop(answer.topic, None)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
+from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient, first_try_delay_ms
 from txnproducer._core.sending.login_refusals import LoginRefusals
@@ -66,6 +67,7 @@ class CoordinatorSender:
         metadata: asked for an update if no broker can be reached.
         accumulator: its unsent batches are dropped if the transaction ends without them.
         refusals: know whether any broker is left that may take a request.
+        tries: learn which requests have no answer.
         gate: knows whether data and new partitions have to wait.
         request_timeout_ms: how long a request waits for its broker's connection.
         retry_backoff_ms: the wait after a broker's connection did not come in time.
@@ -79,6 +81,7 @@ class CoordinatorSender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         refusals: LoginRefusals,
+        tries: FailedTries,
         gate: MarkerGate,
         *,
         request_timeout_ms: int,
@@ -90,6 +93,7 @@ class CoordinatorSender:
         self._metadata = metadata
         self._accumulator = accumulator
         self._refusals = refusals
+        self._tries = tries
         self._request_timeout_ms = request_timeout_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._gate = gate
@@ -249,8 +253,8 @@ class CoordinatorSender:
             self._gate.note_end(response.request.created_ms, now_ms, is_refused=is_refused)
         if handler.is_retry:
             self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
-            if body is not None:
-                handler.note_refusal(body, response.request.connection.node_id, now_ms)
+            handler.note_refusal(response, now_ms)
+            self._tries.warn_of_loss(handler.refusal)
 
     def handle_connection_event(self, event: ConnectionEvent) -> None:
         """Handle a connection's event: a disconnected coordinator is looked up again."""

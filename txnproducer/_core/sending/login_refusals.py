@@ -41,7 +41,7 @@ class LoginRefusals:
     def leave_none(self) -> bool:
         """Whether each broker has refused, or could never be reached. At least one has refused."""
         # A broker that was not tried yet may accept the login, so it counts as ready.
-        ready = ConnectionState.READY
-        states = {self._last.get(node_id, ready) for node_id in self._metadata.node_ids}
+        node_ids = self._metadata.node_ids
+        states = {self._last.get(node_id, ConnectionState.READY) for node_id in node_ids}
         refused = ConnectionState.AUTHENTICATION_FAILED
-        return refused in states and ready not in states
+        return refused in states and ConnectionState.READY not in states

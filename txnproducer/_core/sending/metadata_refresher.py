@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient, first_try_delay_ms
 from txnproducer._core.sending.request_tracker import RequestTracker
@@ -26,6 +27,7 @@ class MetadataRefresher:
         metadata: says when to ask, and for which topics.
         client: finds a broker to ask, and learns the addresses.
         requests: sends.
+        tries: know why a request has no answer.
         on_update: called after every new snapshot.
     """
 
@@ -34,11 +36,13 @@ class MetadataRefresher:
         metadata: Metadata,
         client: KafkaClient,
         requests: RequestTracker,
+        tries: FailedTries,
         on_update: Callable[[], None],
     ) -> None:
         self._metadata = metadata
         self._client = client
         self._requests = requests
+        self._tries = tries
         self._on_update = on_update
         self._is_in_flight = False
         client.update_nodes(metadata.bootstrap_nodes)
@@ -68,8 +72,10 @@ class MetadataRefresher:
         request, body = response.request.body, response.body
         if not isinstance(request, MetadataRequest) or not isinstance(body, MetadataResponse):
             _LOG.debug("no metadata from %s: %s", response.request.connection, response.failure)
+            self._tries.metadata_lost(response, now_ms)
             self._metadata.handle_failure(now_ms)
             return
+        self._tries.metadata_came()
         self._metadata.handle_response(request, body, now_ms)
         if body.brokers:  # an answer without any comes from a broker that has just started
             self._client.replace_nodes(body.brokers)
