@@ -330,9 +330,10 @@ class ScriptedClient:
         api_key: ApiKey,
         failure: ResponseFailure = ResponseFailure.DISCONNECTED,
         delay_ms: int = 0,
+        error: KafkaError | None = None,
     ) -> None:
         """Prepare an end without an answer."""
-        self.prepare(api_key, failure=failure, delay_ms=delay_ms)
+        self.prepare(api_key, failure=failure, error=error, delay_ms=delay_ms)
 
     def prepare_find_coordinator(
         self, error_code: int = 0, *, node_id: int = 0, delay_ms: int = 0

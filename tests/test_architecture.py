@@ -46,7 +46,7 @@ LONG_FILES = {
         "The one list of the core's public calls, most of which are a line each.",
     ),
     "txnproducer/_core/sending/produce_sender.py": (
-        705,
+        670,
         "An answer, an expiry or an abort settles a batch, and each has to see the others.",
     ),
     "txnproducer/_core/sequences/sequence_manager.py": (

@@ -306,6 +306,11 @@ class TestIdentity:
     def test_a_name_that_no_request_can_carry_is_refused(self, name: str, value: str) -> None:
         assert refused(**{name: value}).startswith(f"{name}=")
 
+    @pytest.mark.parametrize("name", ["cafile", "certfile", "keyfile", "crlfile", "ciphers"])
+    def test_an_empty_text_switches_no_check_of_tls_off(self, name: str) -> None:
+        text = refused(security_protocol="SSL", **{f"ssl_{name}": ""})
+        assert f"ssl_{name}='' is not valid: it must not be empty; leave it out" in text
+
     def test_an_empty_transactional_id_is_refused(self) -> None:
         assert "transactional_id='' is not valid: it must not be empty" in refused(
             transactional_id=""

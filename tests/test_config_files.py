@@ -105,6 +105,11 @@ def test_a_value_is_checked_as_in_python(write):
     assert "linger_ms='soon' is not valid: it must be an integer" in text
 
 
+def test_a_number_of_thousands_of_digits_is_refused_by_its_setting():
+    with pytest.raises(InvalidConfigurationError, match=r"linger_ms='1111.* between 0 and "):
+        ProducerConfig.from_properties({"bootstrap.servers": "a:1", "linger.ms": "1" * 5_000})
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

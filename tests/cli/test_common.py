@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from txnproducer.cli import _common, main
 from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.testing import InMemoryKafka
 
 
 @click.command()
@@ -164,3 +165,19 @@ def test_a_closed_port_is_reported_without_names_of_python_calls(command):
     assert "()" not in error
     if command == "send":
         assert json.loads(done.stdout)["error"] == "KafkaTimeoutError"
+
+
+def test_a_refused_login_is_logged_once_and_not_as_the_end_of_another_producer(caplog):
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.plain.username": "user",
+        "sasl.plain.password": "secret",
+    }
+    pairs = [part for pair in login.items() for part in ("-X", "=".join(pair))]
+    with InMemoryKafka(topics={"t": 1}) as kafka:
+        done = CliRunner().invoke(main, ["send", "-b", kafka.listen(), "-t", "t", *pairs], "a\n")
+    assert "did not expect a SASL login" in done.stderr.splitlines()[-1]
+    said = [r.getMessage() for r in caplog.records if "did not expect" in r.getMessage()]
+    assert len(said) == 1
+    assert "idempotent producer" not in said[0]

@@ -75,6 +75,12 @@ def test_one_warning_for_each_address_and_reason_and_again_after_a_change(harnes
     ]
 
 
+def test_the_address_of_an_object_is_no_part_of_a_reason(harness, warned):
+    for number in (0x7F00, 0x7F10):
+        fail(harness, DisconnectError(f"<Connection at 0x{number:x}> is refused"))
+    assert warned() == ["<Connection at 0x7f00> is refused; trying again"]
+
+
 def test_an_address_that_was_reached_is_no_failure(harness, warned):
     fail(harness, DisconnectError(REFUSED))
     succeed(harness)
@@ -134,9 +140,8 @@ def test_a_dead_bootstrap_server_is_not_the_cause_where_the_cluster_has_answered
     error = future.exception()
     assert error is not None
     assert str(error) == (
-        "the cluster does not know topic 'typo' after 60000 ms (max_block_ms): create it, check"
-        " its name, or check that a broker can be reached; also: no connection (cannot connect to"
-        " dead:9092)"
+        "the cluster does not know topic 'typo' after 60000 ms (max_block_ms): create it, or"
+        " check its name; also: no connection (cannot connect to dead:9092)"
     )
     assert isinstance(error.__cause__, UnknownTopicOrPartitionError)
     assert error.causes == (dead,)

@@ -16,7 +16,12 @@ from tests.core.former_coordinators import (
 )
 from tests.core.txn_driver import NODE, PRODUCER, TP0, TP1, TxnDriver, response_to
 from txnproducer._core.transactions.state import TransactionState
-from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.events import (
+    ClientRequest,
+    ClientResponse,
+    ConnectionId,
+    ResponseFailure,
+)
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -80,13 +85,14 @@ def test_a_refusal_of_a_proof_names_the_proofs_request():
     driver, _ = moved(is_commit=True)
     proof = driver.take()
     handler, answer = driver.handler, response_to(proof, ErrorCode.NOT_COORDINATOR)
+    end_of_proof = ClientResponse(ClientRequest(1, ConnectionId(0), proof, 0, 1_000), answer)
     # In this order, as the sender does it.
     driver.answer(answer)
-    handler.note_refusal(answer, NODE.node_id, 0)
+    handler.note_refusal(end_of_proof, 0)
     assert handler.refusal.request == "InitProducerId"
     find(driver, NODE)
     driver.expect(EndTxnRequest, ErrorCode.NOT_COORDINATOR)
-    handler.note_refusal(answer, NODE.node_id, 0)
+    handler.note_refusal(end_of_proof, 0)
     assert handler.refusal.request == "EndTxn"
 
 

@@ -11,12 +11,13 @@ from tests.core.txn_driver import TxnDriver
 from tests.harness import GROUP, TP0, TP1, CoreHarness
 from txnproducer._core.failed_tries import FailedTries, Refusal, caused_by
 from txnproducer._core.transactions.requests import AddPartitionsToTxnHandler
-from txnproducer._protocol.events import ConnectionId
+from txnproducer._protocol.events import ClientRequest, ClientResponse, ConnectionId
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnResponse,
     ApiKey,
     BrokerNode,
     CoordinatorType,
+    EndTxnRequest,
     PartitionErrorCode,
 )
 from txnproducer.errors import (
@@ -89,14 +90,15 @@ def test_a_refused_start_is_known_until_it_succeeds():
     assert last_refusal(harness) is None
 
 
-def test_a_lost_answer_takes_no_refusal_back_and_is_none():
+def test_a_lost_answer_is_reported_like_a_refusal():
     harness = CoreHarness()
     harness.core.init_transactions()
     harness.client.prepare_find_coordinator()
     harness.client.prepare_failure(ApiKey.INIT_PRODUCER_ID)
     harness.run_until_sent(ApiKey.INIT_PRODUCER_ID)
     harness.run_until_sent(ApiKey.FIND_COORDINATOR, 2)
-    assert last_refusal(harness) is None
+    lost = "broker 0 (broker-0:9092) gave no answer to InitProducerId"
+    assert last_refusal(harness) == lost
 
 
 def test_a_request_without_an_answer_for_seconds_has_no_refusal_any_more():
@@ -131,13 +133,10 @@ def test_a_partition_that_is_denied_for_good_is_not_the_one_that_is_tried_again(
     handler = AddPartitionsToTxnHandler(TxnDriver().manager.progress, frozenset({TP0, TP1}))
     codes = {TP0: ErrorCode.COORDINATOR_NOT_AVAILABLE, TP1: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     results = tuple(PartitionErrorCode(place, code) for place, code in codes.items())
-    handler.note_refusal(AddPartitionsToTxnResponse(results), 4, 9)
-    assert handler.refusal == (
-        "AddPartitionsToTxn for topic-0",
-        4,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        9,
-    )
+    request = ClientRequest(1, ConnectionId(4), EndTxnRequest("txn", 1, 1, True, True), 0, 1_000)
+    handler.note_refusal(ClientResponse(request, AddPartitionsToTxnResponse(results)), 9)
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert handler.refusal == Refusal("AddPartitionsToTxn for topic-0", 4, code, 9)
 
 
 def refused_batch(**settings):

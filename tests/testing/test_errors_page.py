@@ -123,6 +123,12 @@ def send(value: Any, topic: str = "orders"):
     return run
 
 
+def send_to_a_stopped_leader(kafka, producer):
+    open_transaction(producer)
+    kafka.stop_node(0)
+    producer.send("orders", b"x").result(5)
+
+
 def send_without_begin(kafka, producer):
     producer.init_transactions()
     producer.send("orders", b"x")
@@ -316,6 +322,7 @@ def then_send(*faults: Callable[[InMemoryKafka], object]):
 
 TIMED_OUT = {"transaction_timeout_ms": 1}
 AT_ONCE = {"max_block_ms": 10}
+BRIEF = {"delivery_timeout_ms": 30, "request_timeout_ms": 20, "linger_ms": 0}
 # By the beginning of a row.
 SCENARIOS: dict[str, list[Scenario]] = {
     '`KafkaTimeoutError` from `init_transactions()`, "no connection': [
@@ -326,6 +333,14 @@ SCENARIOS: dict[str, list[Scenario]] = {
             "KafkaTimeoutError",
             "resume",
             after(refuse("InitProducerId", "CONCURRENT_TRANSACTIONS", 1000)),
+            {"max_block_ms": 30},
+        )
+    ],
+    '`KafkaTimeoutError`, "gave no answer': [
+        Scenario(
+            "KafkaTimeoutError",
+            "resume",
+            after(lambda kafka: kafka.lose_answer("InitProducerId", times=1000)),
             {"max_block_ms": 30},
         )
     ],
@@ -380,6 +395,9 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "`TypeError`": [Scenario("TypeError", None, send("x"))],
     '`KafkaTimeoutError`, "does not know topic"': [
         Scenario("KafkaTimeoutError", "abort", send(b"x", "missing"), AT_ONCE)
+    ],
+    '`KafkaTimeoutError`, "nothing was sent': [
+        Scenario("KafkaTimeoutError", "abort", send_to_a_stopped_leader, BRIEF)
     ],
     "`SerializationError`": [
         Scenario("SerializationError", "fix", send("x"), {"value_serializer": lambda _: 1 / 0})
@@ -446,7 +464,6 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "`ResourceWarning: unclosed`": [Scenario("ResourceWarning", None, drop_without_close)],
 }
 # Of the table about records without a transaction: the calls come after a record that is written.
-BRIEF = {"delivery_timeout_ms": 30, "request_timeout_ms": 20, "linger_ms": 0}
 QUICK = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
 ONCE = QUICK | {"retries": 1}
 SCENARIOS_ALONE: dict[str, list[Scenario]] = {

@@ -15,7 +15,12 @@ from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker, silence
 from txnproducer._protocol import messages as m
-from txnproducer._protocol.events import ConnectionState, ResponseFailure
+from txnproducer._protocol.events import (
+    Channel,
+    ConnectionId,
+    ConnectionState,
+    ResponseFailure,
+)
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.connector import Connector
 from txnproducer.errors import (
@@ -274,6 +279,18 @@ def test_a_login_is_part_of_connecting(drive: Open) -> None:
     with FakeBroker(sasl_broker()) as broker:
         drive(broker.address, **PLAIN).connect()
         assert [api_key for api_key, _ in broker.requests] == [18, 17, 36]
+
+
+def test_a_login_in_the_clear_is_warned_of_once(
+    drive: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeBroker(sasl_broker()) as broker:
+        driver = drive(broker.address, **PLAIN)
+        for connection in (BOOTSTRAP, ConnectionId(-1, Channel.COORDINATOR)):
+            driver.connect(connection)
+    assert [r.getMessage() for r in caplog.records if "in the clear" in r.getMessage()] == [
+        "Sending username and password in the clear"
+    ]
 
 
 def test_a_wrong_password_is_a_refusal_in_the_brokers_words(drive: Open) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import selectors
 import socket
 import threading
@@ -19,6 +20,7 @@ from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, END_TXN, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker, Handler, silence
 from txnproducer._protocol import messages as m
+from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.events import (
     Channel,
     ClientRequest,
@@ -370,6 +372,15 @@ def test_failures_in_a_row_double_the_pause_up_to_the_maximum(drive: Drive) -> N
     assert link_pauses[0] <= 12
     assert link_pauses[-1] <= 54
     assert link_pauses[-1] > link_pauses[0]
+
+
+def test_without_a_pause_only_the_first_retry_follows_at_once() -> None:
+    link, none = WireLink(), ExponentialBackoff(0, 0, random.Random(1))
+    times_ms = []
+    for _ in range(4):
+        link.back_off(none, link.retry_at_ms)
+        times_ms.append(link.retry_at_ms)
+    assert times_ms == [0, 5, 10, 15]
 
 
 def test_an_attempt_gets_more_time_after_one_that_was_late_and_not_after_a_cut(

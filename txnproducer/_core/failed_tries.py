@@ -13,19 +13,29 @@ Rules:
 * A failed address is the cause of a time-out only if no other broker was reached. One of several
   bootstrap servers may be down for years, and is not the cause of each time-out.
 * A refusal is kept by the request or the batch that was refused. So it ends with that, and no
-  later call can take it for its own.
+  later call can take it for its own. The same holds for the lack of an answer.
+* A request that has no answer is warned of when that happens twice in a row, and not again. One
+  answer is lost whenever a broker restarts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from txnproducer._core.metadata import Metadata
-from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
+from txnproducer._protocol.events import (
+    ClientResponse,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+)
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
+    DisconnectError,
+    ErrorCode,
     InvalidConfigurationError,
     KafkaError,
     UnknownHostError,
@@ -38,31 +48,54 @@ _LOG = held_logger(__name__)
 _CERTAIN_AFTER_MS: Final = 1000
 # A request is repeated more often. So a refusal that is older says nothing of its present state.
 _OLD_AFTER_MS: Final = 5000
+_WARNED_LOSS: Final = 2
+
+_OBJECT: Final = re.compile(r"\b0x[0-9A-Fa-f]+\b")
 
 E = TypeVar("E", bound=KafkaError)
 
 
 class Refusal(NamedTuple):
-    """A broker's answer after which the request is repeated.
+    """A broker's answer after which the request is repeated, or the lack of an answer.
 
     Attributes:
         request: the request's name, and the partition that was refused, if it was one.
         node_id: the broker.
         code: the error code of the answer.
-        at_ms: the time of the answer.
+        at_ms: the time of the answer, or of the failure.
+        failure: why there is no answer; None if there is one.
+        lasted_ms: how long the attempt without an answer took.
+        losses: the number of attempts in a row that have no answer.
     """
 
     request: str
     node_id: int
     code: int
     at_ms: int
+    failure: KafkaError | None = None
+    lasted_ms: int = 0
+    losses: int = 0
+
+    @classmethod
+    def of_lost(
+        cls, request: str, response: ClientResponse, now_ms: int, before: Refusal | None
+    ) -> Refusal:
+        """Return the lack of an answer, `before` being the end of the attempt before."""
+        failure = response.error or DisconnectError("the connection was lost")
+        sent, code = response.request, ErrorCode.NETWORK_EXCEPTION
+        lasted_ms = now_ms - sent.created_ms
+        losses = 1 if before is None else before.losses + 1
+        return cls(request, sent.connection.node_id, code, now_ms, failure, lasted_ms, losses)
 
 
 class FailedTries:
-    """The failures of connections, by address.
+    """The failures of connections, by address, and the words for refusals.
 
     Args:
         metadata: has the brokers' addresses.
+
+    Attributes:
+        lost_metadata: the latest request for metadata, if it has no answer.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -71,6 +104,7 @@ class FailedTries:
         self._unknown_since_ms: dict[str, int] = {}
         self._nonexistent: set[str] = set()
         self._ready: set[ConnectionId] = set()
+        self.lost_metadata: Refusal | None = None
 
     @property
     def last(self) -> tuple[KafkaError, ...]:
@@ -90,6 +124,10 @@ class FailedTries:
         # A ready connection shows that a broker can be reached, even if it has not answered yet.
         return answered_ms is None or (answered_ms < since_ms and not self._ready)
 
+    def failure_of(self, node_id: int) -> KafkaError | None:
+        """Return the last failure of a broker's address, or None if it was reached since."""
+        return self._last.get(self._address(node_id))
+
     def handle_connection_event(self, event: ConnectionEvent, now_ms: int) -> None:
         """Take in the news of a connection."""
         connection = event.connection
@@ -108,7 +146,7 @@ class FailedTries:
         # Taken out, so that the dict keeps its order by time: the last one becomes the cause.
         known = self._last.pop(address, None)
         # By its text: each try makes a new error, and the same reason has the same words.
-        if known is None or str(known) != str(error):
+        if known is None or not _is_same(str(known), str(error)):
             # The first failure, or one with another reason: a warning for each retry would flood.
             is_refusal = isinstance(error, InvalidConfigurationError)
             _LOG.warning("%s" if is_refusal else "%s; trying again", error)
@@ -143,7 +181,8 @@ class FailedTries:
     def last_refusal(self, refusals: Iterable[Refusal], now_ms: int) -> KafkaError | None:
         """Return the latest refusal as an error, or None if none is of the last seconds."""
         last = max(refusals, key=lambda refusal: refusal.at_ms, default=None)
-        if last is None or now_ms - last.at_ms > _OLD_AFTER_MS:
+        # An attempt without an answer may have lasted longer, and so may the next one.
+        if last is None or now_ms - last.at_ms > _OLD_AFTER_MS + last.lasted_ms:
             return None
         return self.refusal_error(last)
 
@@ -153,8 +192,45 @@ class FailedTries:
         # The id of a bootstrap address is this producer's own, and would mislead.
         name = "a broker" if refusal.node_id < 0 else f"broker {refusal.node_id}"
         place = name if node is None else f"{name} ({node.address})"
+        if refusal.failure is not None:
+            reason = str(refusal.failure)
+            if node is not None:
+                reason = reason.removeprefix(f"{node.address}: ")
+            lost = DisconnectError(f"{place} gave no answer to {refusal.request}: {reason}")
+            lost.__cause__ = refusal.failure
+            return lost
         error = error_for_code(refusal.code)
         return type(error)(f"{place} last answered {refusal.request} with {error}")
+
+    def warn_of_loss(self, end: Refusal | None) -> None:
+        """Warn of a request whose latest attempts have no answer, at the second in a row."""
+        if end is not None and end.losses == _WARNED_LOSS:
+            _LOG.warning("%s; trying again", self.refusal_error(end))
+
+    def metadata_lost(self, response: ClientResponse, now_ms: int) -> None:
+        """Take in that a request for metadata has no answer."""
+        lost = Refusal.of_lost("Metadata", response, now_ms, self.lost_metadata)
+        self.lost_metadata = lost
+        self.warn_of_loss(lost)
+
+    def metadata_came(self) -> None:
+        """Take in that a request for metadata was answered."""
+        self.lost_metadata = None
+
+    def reason_unknown(self, topic: str) -> KafkaError | None:
+        """Return why nothing is known of a topic, or None if the cluster says there is none."""
+        if self.lost_metadata is not None:
+            return self.refusal_error(self.lost_metadata)
+        code = self._metadata.open_code(topic)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        if code:
+            error = error_for_code(code)
+            return type(error)(f"the cluster last answered for it with {error}")
+        return KafkaError(
+            "no broker has named its partitions. Check that the brokers can be reached and are"
+            " well"
+        )
 
     @property
     def has_no_host(self) -> bool:
@@ -177,6 +253,12 @@ class FailedTries:
             ),
             self.last,
         )
+
+
+def _is_same(known: str | None, text: str) -> bool:
+    """Return whether two texts have the same reason."""
+    # A `repr` in the text of a user's own error has the address of an object.
+    return known is not None and _OBJECT.sub("", known) == _OBJECT.sub("", text)
 
 
 def in_words(tries: Sequence[KafkaError]) -> str:

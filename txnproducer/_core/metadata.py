@@ -127,11 +127,16 @@ class Metadata:
         self.asked_count = 0  # how many requests were built
         self._asked_ms = -NEVER_MS  # when the last of them was
         self._answers: dict[str, tuple[int, int]] = {}
-        self._unknown: set[str] = set()
+        self._open_codes: dict[str, int] = {}
         self.renewed: tuple[str, ...] | None = None
         self.gone: set[str] = set()
 
     # --- the cluster as it is known -------------------------------------------------------------
+
+    @property
+    def node_ids(self) -> set[int]:
+        """The ids of the known brokers and of the bootstrap addresses."""
+        return {*(node.node_id for node in self.bootstrap_nodes), *self.nodes}
 
     def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int]:
         """Return a partition's leader and leader epoch, each -1 if it is not known."""
@@ -153,9 +158,9 @@ class Metadata:
         """
         return self._answers.get(topic, (0, -NEVER_MS))
 
-    def is_unknown(self, topic: str) -> bool:
-        """Return whether the cluster's last answer was that there is no such topic."""
-        return topic in self._unknown
+    def open_code(self, topic: str) -> int:
+        """Return the code of a topic's last answer if it is asked for again, or NONE."""
+        return self._open_codes.get(topic, ErrorCode.NONE)
 
     def has_topic_error(self, topic: str) -> bool:
         """Return whether `take_topic_error` would return one."""
@@ -235,7 +240,8 @@ class Metadata:
         else:
             self.renewed = None
             topics = {t: s for t, s in topics.items() if t in self._wanted}
-            self._unknown.intersection_update(self._wanted)
+            codes = self._open_codes.items()
+            self._open_codes = {t: code for t, code in codes if t in self._wanted}
         # An answer without brokers comes from a broker that has just started. It shows nothing.
         is_open = not response.brokers
         for answer in response.topics:
@@ -272,7 +278,7 @@ class Metadata:
         """Put one topic's answer into the snapshot. Return whether to ask for it again."""
         topic = answer.topic
         self._topic_errors.pop(topic, None)
-        self._unknown.discard(topic)
+        self._open_codes.pop(topic, None)
         if answer.error_code != ErrorCode.NONE:
             return self._take_topic_error(topics, answer)
         known = topics.get(topic)
@@ -297,7 +303,7 @@ class Metadata:
             # deadline.
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 topics.pop(answer.topic, None)
-                self._unknown.add(answer.topic)
+            self._open_codes[answer.topic] = answer.error_code
             # An idle topic needs no second question.
             return answer.topic in self._wanted
         topics.pop(answer.topic, None)

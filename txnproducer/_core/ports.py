@@ -1,8 +1,9 @@
 """All that the core knows of the outside: a client that carries requests, and a way to wait.
 
-Owns: the protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
-scripted client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls:
-its driver polls the client, and hands each event to `ProducerCore.handle`.
+Owns: the protocols, and the earliest time at which a client may connect. The wire adapter's
+`NetworkClient`, the simulator's network and the tests' scripted client implement `KafkaClient`;
+the I/O thread implements `Waiter`. The core never polls: its driver polls the client, and hands
+each event to `ProducerCore.handle`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from txnproducer._protocol.events import ClientRequest, ConnectionId
+from txnproducer._protocol.events import ClientRequest, ConnectionId, data_connection
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 
@@ -77,6 +78,16 @@ class KafkaClient(Protocol):
     def finalized_features(self) -> FinalizedFeatures:
         """Return the finalized features of the highest epoch seen on any connection."""
         ...
+
+
+def first_try_delay_ms(client: KafkaClient, node_ids: Iterable[int], now_ms: int) -> int:
+    """Return in how many milliseconds the first of these brokers may be tried.
+
+    It is for the time when `least_loaded_node` returns None. At least 1: with 0 the loop would
+    spin.
+    """
+    delays_ms = (client.ready_delay_ms(data_connection(n), now_ms) for n in node_ids)
+    return max(1, min(delays_ms))
 
 
 class Waiter(Protocol):

@@ -98,7 +98,7 @@ class ProducerCore(Appender):
             metadata,
             client,
             self._requests,
-            config.retry_backoff_ms,
+            self.failed_tries,
             self._on_metadata,
         )
         gate = None if transactions is None else MarkerGate(client, self._requests, transactions)
@@ -124,6 +124,7 @@ class ProducerCore(Appender):
                 metadata,
                 accumulator,
                 self._refusals,
+                self.failed_tries,
                 gate,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff_ms=config.retry_backoff_ms,
@@ -135,7 +136,6 @@ class ProducerCore(Appender):
             producing,
             refresher,
             accumulator,
-            config.retry_backoff_ms,
         )
 
     # --- transactions ---------------------------------------------------------------------------

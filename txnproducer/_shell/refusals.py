@@ -135,16 +135,30 @@ def _in_text(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
 
 
 def topic_unknown(
-    topic: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
+    topic: str,
+    max_block_ms: int,
+    tries: Sequence[KafkaError] = (),
+    are_cause: bool = True,
+    reason: KafkaError | None = None,
 ) -> KafkaTimeoutError:
-    """Return the error of `partitions_for` for a topic that the cluster does not know."""
+    """Return the error of `partitions_for` for a topic that it has no partitions of.
+
+    Args:
+        topic: the topic.
+        max_block_ms: the setting.
+        tries: the last failure of each address that cannot be reached.
+        are_cause: whether no other part of the cluster was reached since the call began.
+        reason: why nothing is known of the topic; None if the cluster says that there is none.
+    """
     why, rest = _in_text(tries, are_cause)
-    why = why or (
-        f": the cluster does not know topic {topic!r}. Create it, check its name, or check that a"
-        f" broker can be reached{rest}."
-    )
+    if why:
+        reason = None
+    elif reason is not None:
+        why = f": {reason}{rest}"
+    else:
+        why = f": the cluster does not know topic {topic!r}. Create it, or check its name{rest}."
     text = f"partitions_for got no answer within max_block_ms={max_block_ms}{why}"
-    return caused_by(KafkaTimeoutError(text), tries, are_cause=are_cause)
+    return caused_by(KafkaTimeoutError(text), tries, are_cause=are_cause, refusal=reason)
 
 
 def flush_timed_out(

@@ -63,7 +63,9 @@ class TopicAsker(BaseProducer):
         if partitions is None and now_ms >= deadline_ms:
             max_block_ms = self._config.max_block_ms
             tries = self._failed_tries(deadline_ms - max_block_ms)
-            raise refusals.topic_unknown(topic, max_block_ms, *tries)
+            with self._lock:
+                reason = self._core.failed_tries.reason_unknown(topic)
+            raise refusals.topic_unknown(topic, max_block_ms, *tries, reason)
         return partitions
 
     def _refuse_question_in_callback(self, topic: str) -> None:

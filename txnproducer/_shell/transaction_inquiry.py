@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer._core.metadata import NEVER_MS
+from txnproducer._core.ports import first_try_delay_ms
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientResponse,
@@ -210,7 +211,7 @@ class TransactionInquiry(AskingCore):
             return self._not_before_ms - now_ms
         connection = self._connection(now_ms)
         if connection is None:
-            return self._retry_backoff_ms
+            return first_try_delay_ms(self._client, self._metadata.node_ids, now_ms)
         if not self._client.is_ready(connection, now_ms):
             # At least 1: with 0 the loop would spin until the connection is there.
             return max(1, self._client.ready_delay_ms(connection, now_ms))

@@ -97,7 +97,7 @@ class Connector:
 
     Attributes:
         suspicion: a possible reason of the failure, if the broker closed the connection.
-        step: the last step of an exchange.
+        step: the last step of an exchange, or the look-up before it.
         doing: the current phase, for the text of an attempt that takes too long.
     """
 
@@ -229,7 +229,7 @@ class Connector:
                 f"{self._address} closed the connection during the TLS handshake"
             ) from error
         except ssl.SSLError as error:
-            raise tls_error(error, self._address, self._node.host) from error
+            raise self._tls_error(error) from error
 
     def _speak_tls(self, context: ssl.SSLContext) -> None:
         # Wrapped before the handshake, so that `abandon` can end a handshake that hangs.
@@ -245,14 +245,24 @@ class Connector:
 
     def _open_tcp(self) -> None:
         node, settings = self._node, self._settings
-        settings.platform.open_socket(
-            node.host,
-            node.port,
-            settings.buffers,
-            self._remaining_s,
-            self._keep,
-            self._first_address,
-        )
+        # No time-out bounds it, so the client has to know of one that hangs.
+        look_up = self.step = ExchangeStep(self._clock_ms(), is_look_up=True)
+
+        def keep(sock: AnySocket) -> None:
+            look_up.is_over = True  # first: from here on `abandon` may only shut the socket down
+            self._keep(sock)
+
+        try:
+            settings.platform.open_socket(
+                node.host,
+                node.port,
+                settings.buffers,
+                self._remaining_s,
+                keep,
+                self._first_address,
+            )
+        finally:
+            look_up.is_over = True
 
     # --- talking --------------------------------------------------------------------------------
 
@@ -261,7 +271,7 @@ class Connector:
         try:
             return self._drive(exchange)
         except ssl.SSLError as error:  # TLS 1.3 reports a missing client certificate only now
-            raise tls_error(error, self._address, self._node.host) from error
+            raise self._tls_error(error) from error
         except DisconnectError as error:
             if self._settings.ssl_context is None:
                 self.suspicion = Suspicion.WANTS_TLS
@@ -328,6 +338,11 @@ class Connector:
         return bytes(data)
 
     # --- helpers --------------------------------------------------------------------------------
+
+    def _tls_error(self, error: ssl.SSLError) -> KafkaError:
+        security = self._settings.security
+        has_certificate = bool(security.get("ssl_certfile") or security.get("ssl_context"))
+        return tls_error(error, self._address, self._node.host, has_certificate=has_certificate)
 
     @property
     def _connected_sock(self) -> AnySocket:

@@ -19,6 +19,7 @@ from .handshake import ExchangeStep
 UNTIL_NEWS_MS = 2**31 - 1  # no time is worth waiting for: an event will come
 # How long a login's step may hang before another login is tried.
 _HUNG_MS = 30_000
+_LEAST_MS = 5  # between two attempts, after the second failure in a row
 _GRACE_MS = 50  # for a connector to report by itself why it is late
 
 
@@ -88,7 +89,9 @@ class WireLink:
     def back_off(self, backoff: ExponentialBackoff, now_ms: int) -> None:
         """Count a failure and delay the next attempt."""
         # Drawn before the count: the first failure waits for the shortest time.
-        self.retry_at_ms = now_ms + backoff.draw_ms(self.failures)
+        wait_ms = backoff.draw_ms(self.failures)
+        # A pause of 0 would make thousands of connections a second to a port that closes them.
+        self.retry_at_ms = now_ms + (max(wait_ms, _LEAST_MS) if self.failures else wait_ms)
         self.failures += 1
 
     def give_up_step(self, step: ExchangeStep | None) -> None:

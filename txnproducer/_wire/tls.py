@@ -24,6 +24,10 @@ from txnproducer.errors import (
 _NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
 )
+_OTHER_VERSIONS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
+_REVOKED = 23  # X509_V_ERR_CERT_REVOKED
+# X509_V_ERR_UNABLE_TO_GET_CRL, _CRL_SIGNATURE_FAILURE, _CRL_NOT_YET_VALID, _CRL_HAS_EXPIRED
+_NO_LIST = frozenset({3, 8, 11, 12})
 _HOSTNAME_MISMATCH_CODES = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_
 _TIMES = {  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
     9: "is not valid yet (check this machine's clock)",
@@ -54,6 +58,11 @@ def make_ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     if given is not None:
         if not isinstance(given, ssl.SSLContext):
             raise InvalidConfigurationError("ssl_context must be an ssl.SSLContext")
+        if given.protocol == ssl.PROTOCOL_TLS_SERVER:
+            raise InvalidConfigurationError(
+                "ssl_context is one for servers (PROTOCOL_TLS_SERVER): make it by"
+                " ssl.create_default_context(), or with PROTOCOL_TLS_CLIENT"
+            )
         # Taken as it is: the user's context may hold keys that no file has (a smart card, a
         # vault).
         return given
@@ -112,13 +121,16 @@ def _load_own_certificate(context: ssl.SSLContext, settings: Mapping[str, Any]) 
         ) from error
 
 
-def tls_error(error: ssl.SSLError, address: str, host: str) -> KafkaError:
+def tls_error(
+    error: ssl.SSLError, address: str, host: str, *, has_certificate: bool = False
+) -> KafkaError:
     """Return the error of a failed handshake, with the setting to change.
 
     Args:
         error: OpenSSL's error.
         address: the broker's `host:port`, for the text.
         host: the name that the certificate was checked against.
+        has_certificate: whether this client has a certificate to show.
 
     Returns:
         `SslAuthenticationError` if the two sides cannot agree; `DisconnectError` if the connection
@@ -137,9 +149,18 @@ def tls_error(error: ssl.SSLError, address: str, host: str) -> KafkaError:
             f"{address} refused this client's certificate because it has expired: set ssl_certfile"
             " and ssl_keyfile to a new one"
         )
+    hint = "does the broker ask for a client certificate? then set ssl_certfile and ssl_keyfile"
+    if any(sign in (error.reason or "") for sign in _OTHER_VERSIONS):
+        hint = (
+            "this client speaks TLS 1.2 or newer: let the broker's ssl.enabled.protocols have it"
+        )
+    elif has_certificate:
+        hint = (
+            "does the broker trust this client's certificate? have ssl_certfile signed by an"
+            " authority of its ssl.truststore, and put the whole chain into the file"
+        )
     return SslAuthenticationError(
-        f"{address} refused the TLS handshake: {error.reason or error} (does the broker ask for a "
-        "client certificate? then set ssl_certfile and ssl_keyfile)"
+        f"{address} refused the TLS handshake: {error.reason or error} ({hint})"
     )
 
 
@@ -169,6 +190,15 @@ def _untrusted(
         )
     if error.verify_code in _TIMES:
         return SslAuthenticationError(f"the certificate of {address} {_TIMES[error.verify_code]}")
+    if error.verify_code == _REVOKED:
+        return SslAuthenticationError(
+            f"the certificate of {address} has been revoked, by ssl_crlfile"
+        )
+    if error.verify_code in _NO_LIST:
+        return SslAuthenticationError(
+            f"the certificate of {address} cannot be checked: {error.verify_message} (ssl_crlfile "
+            "needs a valid list of the authority that signed the certificate)"
+        )
     return SslAuthenticationError(
         f"the certificate of {address} is not trusted: {error.verify_message} (set ssl_cafile to "
         "the certificate of the authority that signed it)"

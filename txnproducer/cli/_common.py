@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import click
 
-from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
 from txnproducer.config._files import read_settings as read_file
@@ -165,8 +164,9 @@ def reach(config: ProducerConfig, longest_s: float = math.inf) -> None:
         KafkaError: no broker could be reached, or it refused the login.
     """
     wait_ms = round(min(config.max_block_ms, _LONGEST_REACH_MS, longest_s * 1000))
-    # Without the id: an attempt to reach the cluster must not fence a producer that runs.
-    plain = config.replace(transactional_id=None, max_block_ms=wait_ms)
+    # Without the id: an attempt to reach the cluster must not fence a producer that runs. Without
+    # idempotence, since nothing is written: an id would need a right, and its refusal be logged.
+    plain = config.replace(transactional_id=None, enable_idempotence=False, max_block_ms=wait_ms)
     try:
         with (
             TransactionalProducer.from_config(plain) as producer,
@@ -175,11 +175,13 @@ def reach(config: ProducerConfig, longest_s: float = math.inf) -> None:
         ):
             producer.partitions_for(_NO_TOPIC)
     except KafkaTimeoutError as error:
-        # Its text is about a topic that the user has not asked for.
-        cause, tries = error.__cause__, error.causes
-        why = also(tries) if cause is None else f": {in_words(tries)}"
-        text = f"the cluster did not answer within {wait_ms} ms{why}"
-        raise caused_by(KafkaTimeoutError(text), tries) from cause
+        # Its text begins with a call that the user has not made.
+        why = str(error).removeprefix(
+            f"partitions_for got no answer within max_block_ms={wait_ms}"
+        )
+        told = KafkaTimeoutError(f"the cluster did not answer within {wait_ms} ms{why}")
+        told.causes = error.causes
+        raise told from error.__cause__
 
 
 def _from_file(path: str) -> dict[str, str]:

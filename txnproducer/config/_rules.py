@@ -41,6 +41,15 @@ class ConfigDraft(NamedTuple):
 # The protocol writes the length of such a text as an int16.
 _LONGEST_TEXT_BYTES = 2**15 - 1
 _NAMES: Final = "transactional_id", "client_id"
+# With the effect of leaving each out.
+_NOT_EMPTY: Final = {
+    "transactional_id": "go without transactions",
+    "ssl_cafile": "trust the authorities of the system",
+    "ssl_certfile": "show no certificate",
+    "ssl_keyfile": "have the key in ssl_certfile",
+    "ssl_crlfile": "go without a list of revoked certificates",
+    "ssl_ciphers": "have OpenSSL's choice",
+}
 
 
 def apply_rules(draft: ConfigDraft) -> None:
@@ -63,13 +72,12 @@ def _require_bootstrap_servers(draft: ConfigDraft) -> None:
         )
 
 
-def _refuse_empty_transactional_id(draft: ConfigDraft) -> None:
-    # An unset variable of the environment is often an empty text, and must not turn transactions
-    # off.
-    if draft.values["transactional_id"] == "":
-        raise invalid(
-            "transactional_id", "", "it must not be empty; leave it out to go without transactions"
-        )
+def _refuse_empty_texts(draft: ConfigDraft) -> None:
+    # An unset variable of the environment is often an empty text, and must turn off neither
+    # transactions nor a check of certificates.
+    for name, effect in _NOT_EMPTY.items():
+        if draft.values[name] == "":
+            raise invalid(name, "", f"it must not be empty; leave it out to {effect}")
 
 
 def _refuse_texts_that_no_request_carries(draft: ConfigDraft) -> None:
@@ -280,7 +288,7 @@ def _check_login(draft: ConfigDraft) -> None:
 # In this order: a later rule relies on the values that an earlier one has settled.
 _RULES: Final[tuple[Callable[[ConfigDraft], None], ...]] = (
     _require_bootstrap_servers,
-    _refuse_empty_transactional_id,
+    _refuse_empty_texts,
     _refuse_texts_that_no_request_carries,
     _settle_idempotence,
     _require_idempotence_for_transactions,

@@ -100,7 +100,8 @@ _CONNECTION = (
         "reconnect_backoff_ms",
         "int",
         50,
-        "Pause before connecting to the same broker again; doubles with each failure.",
+        "Pause before connecting to the same broker again; doubles with each failure. With 0 the"
+        " first retry follows at once, and later ones after 5 ms.",
     ),
     Setting(
         "reconnect_backoff_max_ms",

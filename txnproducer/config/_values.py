@@ -66,9 +66,10 @@ def from_text(setting: Setting, value: object) -> object:
         return value
     text = value.strip()
     if setting.kind == "int":
-        # `int` would also take "1_000" and the digits of other scripts.
-        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-            raise invalid(setting.name, value, "it must be an integer")
+        # `int` would also take "1_000" and the digits of other scripts, and not too many digits.
+        if not re.fullmatch(r"[+-]?\d{1,100}", text, re.ASCII):
+            limits = f"between {setting.low} and {setting.high}"
+            raise invalid(setting.name, value, f"it must be an integer {limits}")
         return int(text)
     if setting.kind == "bool":
         if text.lower() not in _TRUE_FALSE:

@@ -539,11 +539,8 @@ class Appender:
         self.give_up_append(blocked)
         self.refuse_if_ended(blocked.transaction)
         place = (topic, partition)
-        pool, tries = self._accumulator.pool, self.failed_tries.last
-        are_cause = self.failed_tries.are_cause(now_ms - waited_ms)
-        error = time_out_error(
-            blocked, place, waited_ms, pool, self._metadata, tries, are_cause=are_cause
-        )
+        pool, tries = self._accumulator.pool, self.failed_tries
+        error = time_out_error(blocked, place, waited_ms, now_ms, pool, self._metadata, tries)
         return self.fail_append(error, topic, partition, on_delivery, now_ms)
 
     def fail_append(

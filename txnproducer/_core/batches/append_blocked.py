@@ -6,13 +6,12 @@ know: how to wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
-from txnproducer._core.failed_tries import also, caused_by, in_words
+from txnproducer._core.failed_tries import FailedTries, also, caused_by, in_words
 from txnproducer._core.metadata import Metadata, invalid_name, is_valid_name
 from txnproducer.errors import (
     BufferExhaustedError,
@@ -120,11 +119,10 @@ def time_out_error(
     blocked: AppendBlocked,
     place: tuple[str, int | None],
     waited_ms: int,
+    now_ms: int,
     pool: BufferPool,
     metadata: Metadata,
-    tries: Sequence[KafkaError],
-    *,
-    are_cause: bool,
+    failed: FailedTries,
 ) -> KafkaError:
     """Return the error of a record that could not be appended in time.
 
@@ -132,10 +130,10 @@ def time_out_error(
         blocked: the condition that it waited for last.
         place: its topic, and its partition if the caller named one.
         waited_ms: how long it waited in all.
+        now_ms: the time.
         pool: the buffer memory.
         metadata: the topics.
-        tries: the last failure of each address that can't be reached.
-        are_cause: whether no other broker was reached while the record waited.
+        failed: know which addresses can't be reached, and which questions have no answer.
     """
     if blocked.reason is BlockReason.MEMORY:
         return BufferExhaustedError(
@@ -152,16 +150,18 @@ def time_out_error(
             f"{_no_partition(topic, partition, snapshot.partition_count)}. The record has waited"
             f" for it {waited_ms} ms (max_block_ms)"
         )
-    is_unknown = metadata.is_unknown(topic)
+    tries, reason = failed.last, failed.reason_unknown(topic)
     # A broker has answered that the topic does not exist, so unreachable addresses are not the
     # cause.
-    if tries and are_cause and not is_unknown:
+    if reason is not None:
         text = f"nothing is known of topic {topic!r} after {waited_ms} ms (max_block_ms)"
-        return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
+        if tries and failed.are_cause(now_ms - waited_ms):
+            return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
+        error = KafkaTimeoutError(f"{text}: {reason}{also(tries)}")
+        return caused_by(error, tries, refusal=reason)
     error = KafkaTimeoutError(
         f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
-        f"create it, check its name, or check that a broker can be reached{also(tries)}"
+        f"create it, or check its name{also(tries)}"
     )
-    if is_unknown:
-        error.__cause__ = UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+    error.__cause__ = UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
     return caused_by(error, tries, are_cause=False)

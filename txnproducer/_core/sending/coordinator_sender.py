@@ -20,8 +20,9 @@ Rules:
 from __future__ import annotations
 
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
+from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import NEVER_MS, Metadata
-from txnproducer._core.ports import KafkaClient
+from txnproducer._core.ports import KafkaClient, first_try_delay_ms
 from txnproducer._core.sending.login_refusals import LoginRefusals
 from txnproducer._core.sending.loss_inquiry import LossInquiry
 from txnproducer._core.sending.marker_gate import MarkerGate
@@ -65,9 +66,10 @@ class CoordinatorSender:
         metadata: asked for an update if no broker can be reached.
         accumulator: its unsent batches are dropped if the transaction ends without them.
         refusals: know whether any broker is left that may take a request.
+        tries: learn which requests have no answer.
         gate: knows whether data and new partitions have to wait.
         request_timeout_ms: how long a request waits for its broker's connection.
-        retry_backoff_ms: how long to wait when no broker can be asked.
+        retry_backoff_ms: the wait after a broker's connection did not come in time.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class CoordinatorSender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         refusals: LoginRefusals,
+        tries: FailedTries,
         gate: MarkerGate,
         *,
         request_timeout_ms: int,
@@ -89,6 +92,7 @@ class CoordinatorSender:
         self._metadata = metadata
         self._accumulator = accumulator
         self._refusals = refusals
+        self._tries = tries
         self._request_timeout_ms = request_timeout_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._gate = gate
@@ -102,9 +106,13 @@ class CoordinatorSender:
         """Whether a request is in hand or on the wire."""
         return self._in_hand is not None or self._transactions.requests.has_in_flight_request
 
-    def ask_about_loss(self, loss: TransactionLoss, now_ms: int) -> None:
-        """Ask the coordinator why the transaction was lost. No request waits for it."""
-        self._inquiry.step(loss, self._transaction_coordinator, now_ms)
+    def ask_about_loss(self, loss: TransactionLoss, now_ms: int) -> int:
+        """Ask the coordinator why the transaction was lost. No request waits for it.
+
+        Returns:
+            After how many milliseconds to call again.
+        """
+        return self._inquiry.step(loss, self._transaction_coordinator, now_ms)
 
     def step(self, now_ms: int) -> int | None:
         """Send the next request if there is one that may go.
@@ -167,7 +175,8 @@ class CoordinatorSender:
                 return held_ms
         connection = self._connection_for(handler, now_ms)
         if connection is None:
-            return self._look_up_or_back_off(handler, now_ms)
+            first_try_ms = first_try_delay_ms(self._client, self._metadata.node_ids, now_ms)
+            return self._look_up_or_back_off(handler, first_try_ms, now_ms)
         if not self._client.is_ready(connection, now_ms):
             return self._wait_for(connection, handler, now_ms)
         if handler.needs_coordinator is CoordinatorType.TRANSACTION:
@@ -194,7 +203,7 @@ class CoordinatorSender:
         node = self._transactions.requests.coordinator(handler.needs_coordinator)
         return None if node is None else coordinator_connection(node.node_id)
 
-    def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
+    def _look_up_or_back_off(self, handler: TxnRequestHandler, wait_ms: int, now_ms: int) -> int:
         # Back into the queue, since the look-up has to go first and only one request is in hand.
         self._in_hand = None
         if handler.needs_coordinator is not None:
@@ -202,10 +211,10 @@ class CoordinatorSender:
             self._transactions.requests.retry(handler)
             return 0  # the look-up is next
         self._transactions.requests.retry(handler)
-        self._not_before_ms[handler] = now_ms + self._retry_backoff_ms
+        self._not_before_ms[handler] = now_ms + wait_ms
         # All known brokers may have moved: only new metadata can name others.
         self._metadata.request_update()
-        return self._retry_backoff_ms
+        return wait_ms
 
     def _wait_for(self, connection: ConnectionId, handler: TxnRequestHandler, now_ms: int) -> int:
         throttle_ms = self._client.throttle_delay_ms(connection, now_ms)
@@ -214,7 +223,7 @@ class CoordinatorSender:
         waited_ms = now_ms - self._taken_ms
         # Its broker may be gone for good, and another one be the coordinator since.
         if waited_ms >= self._request_timeout_ms:
-            return self._look_up_or_back_off(handler, now_ms)
+            return self._look_up_or_back_off(handler, self._retry_backoff_ms, now_ms)
         # At least 1: with 0 the loop would spin until the connection is there.
         ready_ms = max(1, self._client.ready_delay_ms(connection, now_ms))
         return min(ready_ms, self._request_timeout_ms - waited_ms)
@@ -243,8 +252,8 @@ class CoordinatorSender:
             self._gate.note_end(response.request.created_ms, now_ms, is_refused=is_refused)
         if handler.is_retry:
             self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
-            if body is not None:
-                handler.note_refusal(body, response.request.connection.node_id, now_ms)
+            handler.note_refusal(response, now_ms)
+            self._tries.warn_of_loss(handler.refusal)
 
     def handle_connection_event(self, event: ConnectionEvent) -> None:
         """Handle a connection's event: a disconnected coordinator is looked up again."""

@@ -40,8 +40,8 @@ class LoginRefusals:
     @property
     def leave_none(self) -> bool:
         """Whether each broker has refused, or could never be reached. At least one has refused."""
-        nodes = {*(node.node_id for node in self._metadata.bootstrap_nodes), *self._metadata.nodes}
         # A broker that was not tried yet may accept the login, so it counts as ready.
-        states = {self._last.get(node_id, ConnectionState.READY) for node_id in nodes}
+        node_ids = self._metadata.node_ids
+        states = {self._last.get(node_id, ConnectionState.READY) for node_id in node_ids}
         refused = ConnectionState.AUTHENTICATION_FAILED
         return refused in states and ConnectionState.READY not in states

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.transactions.transaction_loss import TransactionLoss
@@ -45,18 +46,26 @@ class LossInquiry:
         self._transactional_id = transactional_id or ""
         self._asked: TransactionLoss | None = None
 
-    def step(self, loss: TransactionLoss, coordinator: BrokerNode | None, now_ms: int) -> None:
-        """Ask about a loss as soon as the coordinator's connection takes a request."""
+    def step(self, loss: TransactionLoss, coordinator: BrokerNode | None, now_ms: int) -> int:
+        """Ask about a loss as soon as the coordinator's connection takes a request.
+
+        Returns:
+            After how many milliseconds to call again.
+        """
         if loss.is_explained:
-            return
-        is_late = now_ms - loss.noticed_ms >= LONGEST_MS
+            return NEVER_MS
+        left_ms = loss.noticed_ms + LONGEST_MS - now_ms
+        is_late = left_ms <= 0
         if is_late or coordinator is None or not is_describe_offered(self._client, coordinator):
             # The caller waits for the explanation, so "not known" must be an end as well.
             loss.end_inquiry()
-            return
+            return NEVER_MS
+        if loss is self._asked:
+            return left_ms
         connection = coordinator_connection(coordinator.node_id)
-        if loss is self._asked or not self._client.is_ready(connection, now_ms):
-            return
+        if not self._client.is_ready(connection, now_ms):
+            # At least 1: with 0 the loop would spin until the connection is there.
+            return min(left_ms, max(1, self._client.ready_delay_ms(connection, now_ms)))
         self._asked = loss
 
         def take(response: ClientResponse, _: int) -> None:
@@ -69,6 +78,7 @@ class LossInquiry:
 
         request = DescribeTransactionsRequest((self._transactional_id,))
         self._requests.send(connection, request, take, now_ms)
+        return left_ms
 
 
 def is_describe_offered(client: KafkaClient, coordinator: BrokerNode) -> bool:

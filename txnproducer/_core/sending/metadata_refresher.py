@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import NEVER_MS, Metadata
-from txnproducer._core.ports import KafkaClient
+from txnproducer._core.ports import KafkaClient, first_try_delay_ms
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._protocol.events import ClientResponse, data_connection
 from txnproducer._protocol.messages import MetadataRequest, MetadataResponse
@@ -26,7 +27,7 @@ class MetadataRefresher:
         metadata: says when to ask, and for which topics.
         client: finds a broker to ask, and learns the addresses.
         requests: sends.
-        retry_backoff_ms: how long to wait when no broker can be asked.
+        tries: know why a request has no answer.
         on_update: called after every new snapshot.
     """
 
@@ -35,13 +36,13 @@ class MetadataRefresher:
         metadata: Metadata,
         client: KafkaClient,
         requests: RequestTracker,
-        retry_backoff_ms: int,
+        tries: FailedTries,
         on_update: Callable[[], None],
     ) -> None:
         self._metadata = metadata
         self._client = client
         self._requests = requests
-        self._retry_backoff_ms = retry_backoff_ms
+        self._tries = tries
         self._on_update = on_update
         self._is_in_flight = False
         client.update_nodes(metadata.bootstrap_nodes)
@@ -57,7 +58,7 @@ class MetadataRefresher:
         if node_id is None:
             # The addresses are names that are resolved again with each connection (KIP-899).
             self._client.update_nodes(self._metadata.bootstrap_nodes)
-            return self._retry_backoff_ms
+            return first_try_delay_ms(self._client, self._metadata.node_ids, now_ms)
         connection = data_connection(node_id)
         if not self._client.is_ready(connection, now_ms):
             return max(1, self._client.ready_delay_ms(connection, now_ms))
@@ -71,8 +72,10 @@ class MetadataRefresher:
         request, body = response.request.body, response.body
         if not isinstance(request, MetadataRequest) or not isinstance(body, MetadataResponse):
             _LOG.debug("no metadata from %s: %s", response.request.connection, response.failure)
+            self._tries.metadata_lost(response, now_ms)
             self._metadata.handle_failure(now_ms)
             return
+        self._tries.metadata_came()
         self._metadata.handle_response(request, body, now_ms)
         if body.brokers:  # an answer without any comes from a broker that has just started
             self._client.replace_nodes(body.brokers)

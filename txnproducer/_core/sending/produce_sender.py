@@ -23,11 +23,12 @@ from txnproducer._core.batches.partition_queues import PartitionQueue
 from txnproducer._core.batches.producer_batch import ProducerBatch, place_in_line
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import RecordErrors
-from txnproducer._core.failed_tries import FailedTries, caused_by
+from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.drain import check_ready, drain, lingering_ms
+from txnproducer._core.sending.expiries import Expiries, known_fate
 from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.produce_outcome import (
     BatchAction,
@@ -58,7 +59,6 @@ from txnproducer._sync.held_logs import held_logger
 from txnproducer.errors import (
     ErrorCode,
     KafkaError,
-    KafkaTimeoutError,
     OutOfOrderSequenceError,
     RetriableError,
     UnknownProducerIdError,
@@ -115,7 +115,7 @@ class ProduceSender:
         accumulator: has the batches.
         transactions: numbers the batches; None without idempotence.
         metrics: counts.
-        tries: has the words for refusals.
+        tries: know why a broker could not be reached.
         gate: learns from answers; None without idempotence.
 
     Attributes:
@@ -145,7 +145,9 @@ class ProduceSender:
         self._drained = None if transactions is None else transactions.progress
         self._metrics = metrics
         self._sent = SendMetrics(metrics)
-        self._tries = tries
+        self._expiries = Expiries(
+            options.delivery_timeout_ms, client, metadata, transactions, tries
+        )
         self.requests_in_flight = 0
         # Batches on the wire whose records have not ended, by partition and in the order of
         # sending.
@@ -182,33 +184,8 @@ class ProduceSender:
         return expired, next_expiry_ms
 
     def _fail_expired(self, batch: ProducerBatch, now_ms: int) -> None:
-        topic, partition = batch.topic_partition
-        refusal = self._last_refusal(batch, now_ms)
-        told = "" if refusal is None or batch.was_sent else f"; {refusal}"
-        text = (
-            f"{batch.record_count} record(s) for {topic}-{partition} expired "
-            f"{now_ms - batch.created_ms} ms after their batch was begun "
-            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_known_fate(batch)}"
-            f"{told}. "
-            f"{self._advice(batch)}, or raise delivery_timeout_ms if this is too soon"
-        )
-        error = caused_by(KafkaTimeoutError(text), (), refusal=refusal)
+        error = self._expiries.error_of(batch, now_ms)
         self.fail_batch(batch, error, lambda _: error, is_refusal_certain=False, now_ms=now_ms)
-
-    def _last_refusal(self, batch: ProducerBatch, now_ms: int) -> KafkaError | None:
-        """Return the last refusal of a batch, or of a request that keeps it waiting, or None."""
-        if batch.refusal is not None:
-            return self._tries.refusal_error(batch.refusal)
-        if self._transactions is None:
-            return None
-        return self._tries.last_refusal(self._transactions.requests.refusals(), now_ms)
-
-    def _advice(self, batch: ProducerBatch) -> str:
-        if self._transactions is not None and self._transactions.is_transactional:
-            return "Abort the transaction and make it again"
-        if batch.was_sent:
-            return "Check whether they are there before you send them again"
-        return "Send them again"
 
     def step(self, now_ms: int) -> int:
         """Send the ready batches. Return after how many milliseconds the next step is due."""
@@ -285,7 +262,7 @@ class ProduceSender:
         topic, partition = batch.topic_partition
         error = KafkaError(
             f"the bytes of {batch.record_count} record(s) for {topic}-{partition} could not be "
-            f"made: {reason!r}; {_known_fate(batch)}"
+            f"made: {reason!r}; {known_fate(batch)}"
         )
         error.__cause__ = reason
         _LOG.error("%s", error, exc_info=reason)
@@ -683,18 +660,6 @@ def _has_lost_its_number(batch: ProducerBatch) -> bool:
     The reasons are those of `ProduceSender.fail_batches_that_cannot_be_renumbered`.
     """
     return batch.is_reset and (batch.may_be_written or batch.is_overtaken)
-
-
-def _known_fate(batch: ProducerBatch) -> str:
-    """Return the known fate of an expired batch, for the text of its error."""
-    if not batch.was_sent:
-        return "nothing was sent"
-    if batch.is_in_flight:
-        return "the broker has not answered yet, it may have the records"
-    # A late copy of an earlier attempt can still be written, even if the last one was refused.
-    not_written = "they were not written when it was last sent"
-    doubt = "the broker may have the records" if batch.may_be_written else not_written
-    return f"{doubt}; its last attempt ended with: {batch.last_error}"
 
 
 def _same_error(error: KafkaError) -> RecordErrors:

@@ -63,7 +63,6 @@ class Sender:
         producing: sends data.
         refresher: keeps metadata up to date.
         accumulator: has the batches.
-        retry_backoff_ms: the wait between two steps of a failed producer.
     """
 
     def __init__(
@@ -73,14 +72,12 @@ class Sender:
         producing: ProduceSender,
         refresher: MetadataRefresher,
         accumulator: RecordAccumulator,
-        retry_backoff_ms: int,
     ) -> None:
         self._transactions = transactions
         self._coordinators = coordinators
         self._producing = producing
         self._refresher = refresher
         self._accumulator = accumulator
-        self._retry_backoff_ms = retry_backoff_ms
         self._phase = Phase.RUNNING
 
     @property
@@ -118,14 +115,14 @@ class Sender:
         # Before the state is looked at: a lost batch may change it.
         transactions.progress.maybe_resolve_sequences()
         # Also after a fatal error, whose text can name the cause.
+        inquiry_ms = NEVER_MS
         if transactions.progress.loss is not None:
-            coordinators.ask_about_loss(transactions.progress.loss, now_ms)
+            inquiry_ms = coordinators.ask_about_loss(transactions.progress.loss, now_ms)
         if transactions.machine.state in ERROR_STATES:
             if transactions.machine.has_fatal_error:
                 self._fail_everything(transactions, coordinators)
-                # The state of a failed producer does not change any more, so its steps need not
-                # follow at once.
-                return self._retry_backoff_ms
+                # Besides the inquiry, only an event or a call can still change something.
+                return inquiry_ms
             if self._reinitialize(transactions, coordinators):
                 return 0
         if not transactions.is_transactional:

@@ -27,7 +27,7 @@ from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionStateMachine
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.backoff import doubled
-from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.events import ClientResponse, ResponseFailure
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType, Request, Response
 from txnproducer.errors import (
     ErrorCode,
@@ -224,7 +224,7 @@ class TxnRequestHandler(ABC):
         needs_coordinator: the kind of coordinator that it goes to; None for any broker.
         is_retry: whether it is queued again after an attempt.
         is_taken: whether it has left the queue to be sent.
-        refusal: the last answer that asked for another attempt; None if there was none.
+        refusal: why the last attempt has to be repeated; None if there was none.
         order: its place among equals; given with the first queueing, kept in later ones.
         asked: the coordinator that the latest attempt went to; None for any broker.
     """
@@ -297,23 +297,24 @@ class TxnRequestHandler(ABC):
             return
         if not self._is_answer(response):
             raise IllegalStateError(f"not the answer to this request: {response!r}")
-        codes = [part.error_code for part in _parts(response)]
-        is_early = ErrorCode.CONCURRENT_TRANSACTIONS in codes
+        is_early = ErrorCode.CONCURRENT_TRANSACTIONS in [p.error_code for p in _parts(response)]
         self._markers_awaited_count = self._markers_awaited_count + 1 if is_early else 0
         self._handle(response)
 
     def _is_answer(self, response: Response) -> bool:
         return isinstance(response, self.answer_type)
 
-    def note_refusal(self, response: Response, node_id: int, now_ms: int) -> None:
-        """Note the code by which a broker has asked for another attempt."""
-        for part in _parts(response):
+    def note_refusal(self, response: ClientResponse, now_ms: int) -> None:
+        """Note the code by which a broker has asked for another attempt, or the lack of one."""
+        if response.body is None:
+            self.refusal = Refusal.of_lost(self._request_name, response, now_ms, self.refusal)
+        node = response.request.connection.node_id
+        for part in _parts(response.body):
             # Other partitions may be accepted, or denied for good.
             if part.error_code and issubclass(class_for_code(part.error_code), RetriableError):
                 place = getattr(part, "topic_partition", None)
                 where = "" if place is None else f" for {place.topic}-{place.partition}"
-                name = f"{self._request_name}{where}"
-                self.refusal = Refusal(name, node_id, part.error_code, now_ms)
+                self.refusal = Refusal(self._request_name + where, node, part.error_code, now_ms)
 
     @property
     def _request_name(self) -> str:

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from txnproducer._core.metadata import NEVER_MS
+from txnproducer._core.ports import first_try_delay_ms
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientResponse,
@@ -155,7 +156,7 @@ class CoordinatorSteps(AskingCore):
                 continue
             connection = self._any_connection(now_ms)
             if connection is None:
-                return self._retry_backoff_ms
+                return first_try_delay_ms(self._client, self._metadata.node_ids, now_ms)
             if not self._client.is_ready(connection, now_ms):
                 return max(1, self._client.ready_delay_ms(connection, now_ms))
             self._lost.popleft()
@@ -166,7 +167,7 @@ class CoordinatorSteps(AskingCore):
     def _ask_for_leaders(self, now_ms: int) -> int:
         connection = self._any_connection(now_ms)
         if connection is None:
-            return self._retry_backoff_ms
+            return first_try_delay_ms(self._client, self._metadata.node_ids, now_ms)
         if not self._client.is_ready(connection, now_ms):
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         self._is_asking = True
