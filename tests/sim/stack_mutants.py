@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "requests-lost-with-their-connection",
         "_wire/connection.py",
-        "        left = [(entry.request, entry.deadline_ms <= now_ms) for entry in self._in_flight]\n",
-        "        left: list[tuple[ClientRequest, bool]] = []\n",
+        "        under_way = sorted(self._under_way(), key=lambda entry: entry.correlation_id)\n",
+        "        under_way: list[_InFlight] = []\n",
         "a closed connection has nothing to tell",
     ),
     Mutant(
@@ -182,9 +182,9 @@ MUTANTS = (
     ),
     Mutant(
         "half-a-write-is-a-whole-one",
-        "_wire/connection.py",
-        "                out[0] = first[sent:]\n                return\n",
-        "                out.popleft()\n                return\n",
+        "_wire/output.py",
+        "                parts[0] = first[sent:]\n                return\n",
+        "                parts.popleft()\n                return\n",
         "a socket takes all that it is given",
     ),
     Mutant(
@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         "login-among-requests",
         "_wire/connection.py",
-        "            and self.reauthentication is None\n            and not self._in_flight\n",
+        "            and self.reauthentication is None\n            and not self.in_flight_count\n",
         "            and self.reauthentication is None\n",
         "a login may begin while answers are due",
     ),
