@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness import CoreHarness
 from txnproducer._core.metadata import NEVER_MS
+from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import ErrorCode, TransactionalIdAuthorizationError
 
 
@@ -27,6 +28,19 @@ def test_the_next_step_is_due_when_a_broker_may_be_tried_again(transactional_id,
     # Both back off, and the earlier one decides.
     harness.now_ms += 299
     assert harness.step() == 1
+
+
+def test_a_broker_that_is_there_before_its_time_is_asked(monkeypatch):
+    harness = CoreHarness()
+    # As where all brokers are busy: the way out is news, which has no time.
+    with monkeypatch.context() as busy:
+        busy.setattr(harness.client, "least_loaded_node", lambda _: None)
+        busy.setattr(harness.client, "ready_delay_ms", lambda *_: NEVER_MS)
+        harness.core.init_transactions()
+        for _ in range(3):
+            harness.step()
+    harness.run_for(200)
+    assert harness.client.sent(ApiKey.FIND_COORDINATOR)
 
 
 @pytest.mark.parametrize("retry_backoff_ms", [0, 100])

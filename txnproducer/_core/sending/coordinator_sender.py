@@ -211,7 +211,8 @@ class CoordinatorSender:
             self._transactions.requests.retry(handler)
             return 0  # the look-up is next
         self._transactions.requests.retry(handler)
-        self._not_before_ms[handler] = now_ms + wait_ms
+        # No longer than that: news of a connection may come before, and must count then.
+        self._not_before_ms[handler] = now_ms + min(wait_ms, self._retry_backoff_ms)
         # All known brokers may have moved: only new metadata can name others.
         self._metadata.request_update()
         return wait_ms
