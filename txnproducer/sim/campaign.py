@@ -33,6 +33,7 @@ _JUDGED_AND_JUDGE = (
     "_broker/**/*.py",
     "_protocol/**/*.py",
     "_record/**/*.py",
+    "_sync/held_logs.py",
     "config/**/*.py",
     "sim/*.py",
     "sim/apps/*.py",
