@@ -15,7 +15,6 @@ from tests.wire.fake_broker import HANG_UP, FakeBroker
 from txnproducer._protocol.events import ConnectionId
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._wire.connect_settings import ConnectSettings
-from txnproducer._wire.handshake import ExchangeStep
 
 NODE = ConnectionId(7)
 
@@ -113,5 +112,5 @@ def test_a_broker_that_comes_back_while_its_login_hangs_is_not_logged_in_to_agai
 )
 def test_the_time_for_which_a_login_hangs_is_given_in_powers_of_two(hung_ms, since):
     ours: Any = SimpleNamespace(sasl_mechanism="GSSAPI", security={})
-    error = ConnectSettings.hung(ours, "broker:9092", hung_ms, ExchangeStep(0))
+    error = ConnectSettings.hung(ours, "broker:9092", hung_ms)
     assert f"our side of a GSSAPI login has not returned {since}, and" in str(error)

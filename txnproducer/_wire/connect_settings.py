@@ -16,7 +16,6 @@ from typing import Any
 from txnproducer.errors import DisconnectError
 
 from .called_tokens import with_token_provider
-from .handshake import ExchangeStep
 from .platform import SYSTEM, Platform
 from .sasl_mechanisms import TOKEN_PROVIDER, make_mechanism
 from .tcp import BufferSizes
@@ -79,13 +78,11 @@ class ConnectSettings:
             platform,
         )
 
-    def hung(self, address: str, hung_ms: int, step: ExchangeStep) -> DisconnectError:
-        """Return the error of an attempt that is not made because a step of another one hangs."""
+    def hung(self, address: str, hung_ms: int) -> DisconnectError:
+        """Return the error of an attempt that is not made because an earlier login hangs."""
         side = f"our side of a {self.sasl_mechanism} login"
-        if step.is_look_up:
-            side = "the look-up of the name"
         # The user's own code, so it is named.
-        elif self.security.get(TOKEN_PROVIDER):
+        if self.security.get(TOKEN_PROVIDER):
             side = "the token provider"
         # Rounded to a power of two, so that the text changes rarely: each new text is logged.
         seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1

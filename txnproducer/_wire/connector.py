@@ -97,7 +97,7 @@ class Connector:
 
     Attributes:
         suspicion: a possible reason of the failure, if the broker closed the connection.
-        step: the last step of an exchange, or the look-up before it.
+        step: the last step of an exchange.
         doing: the current phase, for the text of an attempt that takes too long.
     """
 
@@ -245,24 +245,14 @@ class Connector:
 
     def _open_tcp(self) -> None:
         node, settings = self._node, self._settings
-        # No time-out bounds it, so the client has to know of one that hangs.
-        look_up = self.step = ExchangeStep(self._clock_ms(), is_look_up=True)
-
-        def keep(sock: AnySocket) -> None:
-            look_up.is_over = True  # first: from here on `abandon` may only shut the socket down
-            self._keep(sock)
-
-        try:
-            settings.platform.open_socket(
-                node.host,
-                node.port,
-                settings.buffers,
-                self._remaining_s,
-                keep,
-                self._first_address,
-            )
-        finally:
-            look_up.is_over = True
+        settings.platform.open_socket(
+            node.host,
+            node.port,
+            settings.buffers,
+            self._remaining_s,
+            self._keep,
+            self._first_address,
+        )
 
     # --- talking --------------------------------------------------------------------------------
 

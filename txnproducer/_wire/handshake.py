@@ -92,12 +92,10 @@ class ExchangeStep:
     Attributes:
         began_ms: when the step began, on the client's clock.
         is_over: whether the step has returned.
-        is_look_up: whether it is the look-up of the name before the exchange, which may hang too.
     """
 
     began_ms: int
     is_over: bool = False
-    is_look_up: bool = False
 
 
 def exchange_api_versions(

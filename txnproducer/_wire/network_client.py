@@ -382,7 +382,7 @@ class NetworkClient:
         link.last_attempt_ms = now_ms
         hung_ms = link.hung_for_ms(now_ms)
         if hung_ms:
-            hung = self._settings.hung(self._address(connection_id), hung_ms, link.hung[-1])
+            hung = self._settings.hung(self._address(connection_id), hung_ms)
             self._attempt_failed(connection_id, link, hung, now_ms)
             return
         connector = Connector(
