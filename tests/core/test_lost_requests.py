@@ -31,7 +31,7 @@ def warned(caplog):
 
 
 def initializing(failures):
-    """Return a harness whose InitProducerId has lost its connection some times."""
+    """Return a harness in which InitProducerId has lost its connection so many times."""
     harness = CoreHarness()
     harness.core.init_transactions()
     for number in range(failures):

@@ -203,7 +203,7 @@ class FailedTries:
         return type(error)(f"{place} last answered {refusal.request} with {error}")
 
     def warn_of_loss(self, end: Refusal | None) -> None:
-        """Warn of a request whose latest attempts have no answer, at the second in a row."""
+        """Warn of a request when its second attempt in a row has no answer."""
         if end is not None and end.losses == _WARNED_LOSS:
             _LOG.warning("%s; trying again", self.refusal_error(end))
 
@@ -255,10 +255,10 @@ class FailedTries:
         )
 
 
-def _is_same(known: str | None, text: str) -> bool:
+def _is_same(known: str, text: str) -> bool:
     """Return whether two texts have the same reason."""
     # A `repr` in the text of a user's own error has the address of an object.
-    return known is not None and _OBJECT.sub("", known) == _OBJECT.sub("", text)
+    return _OBJECT.sub("", known) == _OBJECT.sub("", text)
 
 
 def in_words(tries: Sequence[KafkaError]) -> str:

@@ -22,7 +22,7 @@ __all__ = ["LoopWithLock", "hand_out", "held", "held_logger", "watch"]
 
 
 class LoopWithLock(Protocol):
-    """A loop whose thread hands out the records that are made with its lock."""
+    """A loop. Its thread hands out the log records that are made with its lock."""
 
     def must_hold_logs(self) -> bool:
         """Return whether the calling thread has the lock, and the loop will take another turn."""
@@ -71,7 +71,7 @@ def _is_for_handlers(record: logging.LogRecord) -> bool:
 
 
 def _loop_of_this_thread() -> LoopWithLock | None:
-    """Return the loop whose lock this thread holds."""
+    """Return the loop of the lock that this thread holds, or None."""
     # A copy: other threads make producers meanwhile.
     for watched in tuple(_loops.values()):
         loop = watched()

@@ -62,6 +62,13 @@ class _InFlight:
     deadline_ms: int
 
 
+@dataclass(slots=True)
+class _Unanswered(_InFlight):
+    """A request with acks=0, which ends once it is written."""
+
+    end: ClientResponse
+
+
 class Connection:
     """One connection, made by a connector.
 
@@ -111,9 +118,8 @@ class Connection:
         self._platform = platform
         self._correlation_ids = connected.correlation_ids
         self._in_flight: deque[_InFlight] = deque()
-        # Requests with acks=0, which end once they are written.
-        self._unanswered: deque[_InFlight] = deque()
-        self._output = Output(sock, calls)
+        self._output: Output[_Unanswered] = Output(sock, calls)
+        self._unanswered = self._output.unanswered
         self.output = self._output.parts
         self.flush = self._output.flush
         self._received = bytearray()
@@ -153,20 +159,19 @@ class Connection:
         correlation_id = next(self._correlation_ids)
         self._output.put(self._codec.encode(request.body, version, correlation_id))
         self.last_used_ms = now_ms
-        entry = _InFlight(correlation_id, request, version, now_ms + request.timeout_ms)
-        body = request.body
+        deadline_ms, body = now_ms + request.timeout_ms, request.body
         if isinstance(body, ProduceRequest) and body.acks == 0:
-            self._unanswered.append(entry)
-            self._output.tell_when_written(ClientResponse(request, unacknowledged(body)))
+            end = ClientResponse(request, unacknowledged(body))
+            self._output.end_when_written(
+                _Unanswered(correlation_id, request, version, deadline_ms, end)
+            )
         else:
-            self._in_flight.append(entry)
+            self._in_flight.append(_InFlight(correlation_id, request, version, deadline_ms))
 
     def take_written(self) -> list[ClientResponse]:
         """Return the ends of requests without an answer, and forget them. Call after a flush."""
         written, self._output.written = self._output.written, []
-        for _ in written:
-            self._unanswered.popleft()
-        return written
+        return [entry.end for entry in written]
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -272,7 +277,7 @@ class Connection:
         return min([deadline, *(entry.deadline_ms for entry in self._under_way())])
 
     def _under_way(self) -> list[_InFlight]:
-        return [*self._in_flight, *self._unanswered]
+        return [*self._in_flight, *(entry for _, entry in self._unanswered)]
 
     def tick(self, now_ms: int) -> None:
         """Begin a re-authentication that is due.
@@ -282,7 +287,7 @@ class Connection:
         """
         if any(entry.deadline_ms <= now_ms for entry in self._in_flight):
             raise KafkaTimeoutError("a request was not answered within its time-out")
-        if any(entry.deadline_ms <= now_ms for entry in self._unanswered):
+        if any(entry.deadline_ms <= now_ms for _, entry in self._unanswered):
             raise KafkaTimeoutError("the broker did not take a request within its time-out")
         if now_ms >= self._reauthentication_deadline_ms:
             raise KafkaTimeoutError(self._late_login())

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-from txnproducer._protocol.events import ClientResponse
 from txnproducer.errors import DisconnectError
 
 from .connector import AnySocket
@@ -23,8 +23,11 @@ WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLW
 _MAX_RECORD_BYTES = 16_384  # the size of a TLS record: smaller parts are joined to share one
 
 
-class Output:
-    """The queue of bytes.
+R = TypeVar("R")
+
+
+class Output(Generic[R]):
+    """The queue of bytes, and the requests `R` that have no answer.
 
     Args:
         sock: the connection's socket, which does not block.
@@ -32,20 +35,20 @@ class Output:
 
     Attributes:
         parts: the bytes that wait.
-        ends: for requests without an answer, the place of the last byte among all that are
-            written, and the event to tell then.
-        written: the events of those that were written.
+        unanswered: the requests without an answer that are not written, each after the place of
+            its last byte among all that are written.
+        written: those that were written.
     """
 
-    __slots__ = ("_calls", "_count", "_sock", "ends", "parts", "written")
+    __slots__ = ("_calls", "_count", "_sock", "parts", "unanswered", "written")
 
     def __init__(self, sock: AnySocket, calls: Calls) -> None:
         self._sock = sock
         self._calls = calls
         self._count = 0
         self.parts: deque[memoryview] = deque()
-        self.ends: deque[tuple[int, ClientResponse]] = deque()
-        self.written: list[ClientResponse] = []
+        self.unanswered: deque[tuple[int, R]] = deque()
+        self.written: list[R] = []
 
     def put(self, parts: Sequence[Buffer]) -> None:
         """Add bytes at the end of the queue."""
@@ -64,9 +67,9 @@ class Output:
         if joined:
             self.parts.append(memoryview(joined))
 
-    def tell_when_written(self, event: ClientResponse) -> None:
-        """Add an event to `written` once the socket has taken all bytes that wait now."""
-        self.ends.append((self._count + sum(map(len, self.parts)), event))
+    def end_when_written(self, request: R) -> None:
+        """Let a request end once the socket has taken all bytes that wait now."""
+        self.unanswered.append((self._count + sum(map(len, self.parts)), request))
 
     def flush(self) -> None:
         """Write as much as the socket takes.
@@ -88,10 +91,10 @@ class Output:
             raise DisconnectError(f"cannot write to the broker: {error}") from error
 
     def _drop(self, sent: int) -> None:
-        parts = self.parts
+        parts, unanswered = self.parts, self.unanswered
         self._count += sent
-        while self.ends and self.ends[0][0] <= self._count:
-            self.written.append(self.ends.popleft()[1])
+        while unanswered and unanswered[0][0] <= self._count:
+            self.written.append(unanswered.popleft()[1])
         while sent:
             first = parts[0]
             if sent < len(first):

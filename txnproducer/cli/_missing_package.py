@@ -1,4 +1,4 @@
-"""The error of a command whose optional package is not installed."""
+"""The error of a command that lacks an optional package."""
 
 from __future__ import annotations
 
