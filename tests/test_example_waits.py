@@ -14,9 +14,10 @@ EXAMPLE = "examples/test_payments_service.py"
 MOST_WAITED_MS = 700
 
 
-def test_the_tests_of_a_service_wait_for_less_than_a_second_in_all() -> None:
+def run(*words: str) -> str:
+    """Run a module in a process of its own, and return its output."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.example_waits", EXAMPLE],
+        [sys.executable, "-m", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -24,21 +25,18 @@ def test_the_tests_of_a_service_wait_for_less_than_a_second_in_all() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    waited = re.search(r"^waited (\d+) ms$", done.stdout, re.MULTILINE)
-    assert waited, done.stdout
+    return done.stdout
+
+
+def test_the_tests_of_a_service_wait_for_less_than_a_second_in_all() -> None:
+    told = run("tests.example_waits", EXAMPLE)
+    waited = re.search(r"^waited (\d+) ms$", told, re.MULTILINE)
+    assert waited, told
     # Less would mean that the clocks were not read: two commits are answered late.
     assert 300 < int(waited[1]) < MOST_WAITED_MS
     assert "under a second" in (ROOT / EXAMPLE).read_text("utf-8")
 
 
 def test_the_tests_of_a_service_run_without_the_tools_of_this_repository() -> None:
-    done = subprocess.run(
-        # As with the extra `testing` alone, which has no pytest-timeout and no pytest-xdist.
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:timeout", "-p", "no:xdist", EXAMPLE],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # As with the extra `testing` alone, which has no pytest-timeout and no pytest-xdist.
+    run("pytest", "-q", "-p", "no:timeout", "-p", "no:xdist", EXAMPLE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.harness import CoreHarness
@@ -26,14 +24,7 @@ from txnproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 
-LOGGER = "txnproducer._core.failed_tries"
 REFUSED = "cannot connect to boot:9092 (127.0.0.1: refused)"
-
-
-@pytest.fixture
-def warned(caplog):
-    caplog.set_level(logging.WARNING, LOGGER)
-    return lambda: [r.getMessage() for r in caplog.records if r.name == LOGGER]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.harness import TP0, CoreHarness
@@ -18,16 +16,9 @@ from txnproducer.errors import (
 )
 from txnproducer.errors.rare import ThrottlingQuotaExceededError
 
-LOGGER = "txnproducer._core.failed_tries"
 CLOSED = DisconnectError("broker-0:9092: the broker closed the connection")
 LOST = "broker 0 (broker-0:9092) gave no answer to {}: the broker closed the connection"
 NEVER_SENT = "nothing was sent; {}. Send them again"
-
-
-@pytest.fixture
-def warned(caplog):
-    caplog.set_level(logging.WARNING, LOGGER)
-    return lambda: [r.getMessage() for r in caplog.records if r.name == LOGGER]
 
 
 def initializing(failures):
