@@ -97,8 +97,13 @@ def test_the_lengths_of_many_queues_serve_several_draws(count: int, looks: int):
     drawn = Counter(partitioner.switch(count, available, look) % 2 for _ in range(300))
     assert len(looked_at) == looks
     assert drawn[0] > 1.5 * drawn[1]
-    # The lengths of other partitions would lead to one that has lost its leader.
-    assert partitioner.switch(count, [0], lambda: [(0, 9)]) == 0
+
+
+def test_a_change_of_the_leaders_ends_the_lengths_that_were_looked_at():
+    partitioner = BuiltInPartitioner(1, seeded(3))
+    partitioner.switch(5_000, list(range(5_000)), lambda: [(number, 1) for number in range(5_000)])
+    # The old lengths would lead to a partition that has lost its leader.
+    assert [partitioner.switch(5_000, [0], lambda: [(0, 9)]) for _ in range(10)] == [0] * 10
 
 
 def fill(accumulator: RecordAccumulator, count: int, leaders: list[int]) -> list[int]:

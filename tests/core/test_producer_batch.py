@@ -314,9 +314,9 @@ def test_futures_and_callbacks_follow_their_record_through_two_splits():
         callbacks.run()
         callbacks.on_finished()
         offset += part.record_count
+        assert seen == list(range(100, offset))
     assert batch.result.are_all_done()
     assert [future.result().offset for future in futures] == list(range(100, 108))
-    assert seen == list(range(100, 108))
 
 
 @pytest.mark.skipif(IMPL == "cython", reason="a compiled attribute takes no subclass of list")
