@@ -20,8 +20,12 @@ from txnproducer.testing import EmbeddedKafka
 
 _NUMBERS = itertools.count()
 # A session of Spark lives for seconds here, as brokers do: the first compiler and the simplest
-# collector take half of the processor's time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# collector take half of the processor's time. Of Spark's 200 tasks after a shuffle, each has a
+# state store of its own: four batches of an aggregation took more than a minute on a slow machine.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=4",
+)
 
 hear_ctrl_c()
 
