@@ -72,6 +72,11 @@ def test_late_rows_dead_rows_and_a_move_of_shards(kafka, topic, transactional_id
 def test_the_changes_of_a_relay_are_not_serializable_if_the_engine_is():
     with database_of("postgresql") as url:
         engine = sa.create_engine(url, isolation_level="SERIALIZABLE")
+
+        @sa.event.listens_for(engine, "begin")
+        def choose_tenant(connection: sa.Connection) -> None:
+            connection.exec_driver_sql("SELECT set_config('shop.tenant', 'a', true)")
+
         with RelayRow(Outbox(engine), "a")._begin() as connection:
             assert connection.scalar(sa.text("SHOW transaction_isolation")) == "read committed"
         engine.dispose()

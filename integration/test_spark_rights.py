@@ -69,7 +69,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster():
-    users = {f"user{n}": PASSWORD for n in range(20)}
+    users = {f"user{n}": PASSWORD for n in range(100)}
     with EmbeddedKafka(
         listeners=("SASL_PLAINTEXT", "PLAINTEXT"),
         sasl_mechanisms=("PLAIN",),

@@ -322,8 +322,9 @@ def test_arguments_that_make_no_sense_are_refused_by_name():
     for bounds, told in (({"attempts": 0}, "attempts=0"), ({"timeout_s": 0}, "timeout=0")):
         with pytest.raises(ValueError, match=told):
             run(Producer(), **bounds)
-    with pytest.raises(TypeError, match="coroutine function"):
-        run(Producer(), asynchronous)
+    for arguments in ({"fn": asynchronous}, {"is_written": asynchronous}):
+        with pytest.raises(TypeError, match="coroutine function"):
+            run(Producer(), **arguments)
     for given in ({"attempts": "3"}, {"timeout_s": "3"}, {"on_retry": 5}):
         with pytest.raises(TypeError, match=rf"^{next(iter(given)).removesuffix('_s')} must be "):
             run(Producer(), **given)
@@ -344,8 +345,8 @@ def test_a_function_that_has_only_begun_is_refused_and_its_transaction_aborted()
     for function in functions:
         producer = Producer()
         with pytest.raises(TypeError, match="has not run to its end"):
-            run(producer, function)
-        assert producer.log == ["begin", "abort"]
+            run(producer, function, retry_on=(Exception,))
+        assert producer.log == ["begin", "abort"], "it would not do better if it were run again"
 
 
 def test_a_look_that_returns_a_coroutine_is_no_yes():
@@ -354,7 +355,7 @@ def test_a_look_that_returns_a_coroutine_is_no_yes():
 
     producer = Producer(commits=[UNKNOWN], resolved=["unknown"])
     with pytest.raises(CommitOutcomeUnknownError) as found:
-        run(producer, is_written=look)
+        run(producer, is_written=lambda: look())
     assert "has not run to its end" in found.value.__notes__[-1]
 
 

@@ -110,6 +110,7 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
             KafkaError: the transaction is aborted.
         """
         refuse_coroutine(fn)
+        refuse_coroutine(is_written)
         bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
         from tenacity import Retrying  # late: a pool that is never used does not need it
 

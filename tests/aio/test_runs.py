@@ -129,9 +129,30 @@ def test_a_function_that_is_not_awaited_is_refused(run, make, client):
     async def main():
         async with make() as producer:
             with pytest.raises(TypeError, match="no coroutine function"):
-                await producer.run_transaction(lambda _: None)
+                await producer.run_transaction(lambda _: None, retry_on=Exception)
 
     run(main())
+
+
+def test_a_function_that_forgets_to_await_another_commits_nothing(run, make, client):
+    calls = []
+
+    async def write(transaction):
+        raise NotImplementedError
+
+    async def forget(transaction):
+        calls.append(transaction)
+        return write(transaction)
+
+    async def main():
+        async with make() as producer:
+            with pytest.raises(TypeError, match="has not run to its end.*Await it"):
+                await producer.run_transaction(forget, retry_on=Exception)
+            assert producer.transaction_state == "READY"
+
+    run(main())
+    assert len(calls) == 1
+    assert True not in commits_sent(client)
 
 
 # --- the pool ------------------------------------------------------------------------------------

@@ -8,15 +8,18 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from click.testing import CliRunner
 
+from txnproducer.cli import outbox
 from txnproducer.cli.main import main
 from txnproducer.cli.outbox import ALL_SHARDS, _ended_by_a_signal
-from txnproducer.outbox import OutboxRelay
+from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.outbox import OutboxError, OutboxRelay, SupersededError
 from txnproducer.outbox.tables import SHARDS
 
 
@@ -156,3 +159,32 @@ def test_a_signal_to_a_relay_that_sends_sets_the_event_and_says_so(capfd):
         assert stop.is_set()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert "does not wait for the batch" in capfd.readouterr().err
+
+
+def test_a_signal_does_not_break_a_batch_off_if_nobody_reads_the_errors(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr(outbox, "_STDERR", writing)
+    sending = cast(OutboxRelay, SimpleNamespace(has_started=True))
+    with _ended_by_a_signal(sending) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.close(writing)
+    assert stop.is_set()
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_told"),
+    [
+        (OutboxError("the database was restored"), True),
+        (SupersededError("another relay has taken over"), True),
+        (KafkaTimeoutError("no broker"), False),
+    ],
+)
+def test_a_signal_on_the_way_out_of_a_failure_does_not_hide_it(failure, is_told):
+    failed = cast(OutboxRelay, SimpleNamespace(has_started=False))
+    with pytest.raises(type(failure)) if is_told else nullcontext(), _ended_by_a_signal(failed):
+        try:
+            raise failure
+        except KafkaError:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise

@@ -53,10 +53,8 @@ def drain_as_run_does(relay):
     for _ in range(8):
         try:
             drain(relay)
-        except SupersededError:
-            raise
         except (KafkaError, sa.exc.OperationalError) as error:
-            if not module._passes(error):
+            if not module.passes(error):
                 raise
         else:
             return

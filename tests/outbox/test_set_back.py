@@ -56,6 +56,23 @@ def test_a_database_that_was_restored_stops_the_relay(outbox, relay, kafka):
     drain(relay())
 
 
+def test_the_way_out_sends_what_is_left_once(outbox, relay, kafka):
+    enqueue(outbox, 12)
+    one = relay()
+    one.run_once()
+    one.close()
+    backup = saved(outbox)
+    drain(relay())
+    restore(outbox, backup)
+    enqueue(outbox, 6, first=12)
+    with pytest.raises(OutboxError, match=r'Way out: .*on_set_back="send".* Delete those'):
+        relay().run_once()
+    with outbox.engine.begin() as connection:
+        connection.execute(sa.delete(outbox.rows).where(outbox.rows.c.id <= 12))
+    drain(relay(on_set_back="send"))
+    assert sent(kafka) == all_of(18)
+
+
 def test_a_database_that_is_restored_under_a_running_relay_stops_it(outbox, relay, kafka):
     enqueue(outbox, 12)
     one = relay()

@@ -100,6 +100,7 @@ def test_a_wrong_option_is_named(options, message):
         ({"queryId": None, "batchId": None}, "queryId and batchId"),
         ({"batchId": "-1"}, "from 0 to"),
         ({"batchId": str(1 << 62)}, r"from 0 to 2\*\*62 - 1"),
+        ({"batchId": "9" * 5000}, r"from 0 to 2\*\*62 - 1"),
     ],
 )
 def test_a_batch_job_guesses_nothing(options, message):

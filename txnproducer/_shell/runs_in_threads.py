@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from txnproducer._core.batches.record_future import DeliveryFuture
 from txnproducer._shell.steps import run_steps
-from txnproducer._shell.transaction_runs import Bounds, OpenBlock, Run, Step
+from txnproducer._shell.transaction_runs import Bounds, OpenBlock, Run, Step, UnfinishedError
 from txnproducer.errors import IllegalStateError
 
 __all__ = [
@@ -72,6 +72,7 @@ def run_in_thread(
     from tenacity import Retrying  # late: a producer that never repeats does not need it
 
     refuse_coroutine(fn)
+    refuse_coroutine(is_written)
     runs: list[Run[ThreadBlock, T]] = []
 
     def look() -> str:
@@ -168,8 +169,7 @@ def refuse_coroutine(fn: object, way_out: str = _IN_TASKS) -> None:
     """
     if inspect.iscoroutinefunction(fn):
         raise TypeError(
-            f"{fn!r} is a coroutine function: its records would be sent after the commit."
-            f" {way_out}"
+            f"{fn!r} is a coroutine function, which only an event loop runs to its end. {way_out}"
         )
 
 
@@ -190,7 +190,7 @@ def refuse_unfinished(fn: object, value: object, way_out: str = _IN_TASKS) -> No
         return
     if inspect.iscoroutine(value):
         value.close()  # otherwise Python warns that nobody has awaited it
-    raise TypeError(
-        f"{fn!r} has returned {value!r}, and has not run to its end: its records would be sent"
-        f" after the commit, or never. {way_out}"
+    raise UnfinishedError(
+        f"{fn!r} has returned {value!r}, and has not run to its end: the rest would run after"
+        f" the commit, or never. {way_out}"
     )

@@ -32,7 +32,21 @@ _FIRST_WAIT_S: Final = 0.05
 _LONGEST_WAIT_S: Final = 5.0
 _GIVEN_UP: Final = "The transaction was aborted then, and nothing of it is visible"
 
-__all__ = ["NEXT", "Attempt", "Bounds", "Next", "OpenBlock", "Run", "Step", "waits"]
+__all__ = [
+    "NEXT",
+    "Attempt",
+    "Bounds",
+    "Next",
+    "OpenBlock",
+    "Run",
+    "Step",
+    "UnfinishedError",
+    "waits",
+]
+
+
+class UnfinishedError(TypeError):
+    """A function has only begun, as it does each time: it is never run again."""
 
 
 class Next(Enum):
@@ -197,6 +211,8 @@ class Run(Generic[B, T]):
             yield Step.BLOCK
         except KafkaError as error:
             yield from self._after(error)
+        except UnfinishedError:
+            raise
         except self._bounds.retry_on:
             self.may_run_again = self.block.outcome == "aborted"
             raise

@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeVar
 
+from txnproducer._shell.runs_in_threads import refuse_unfinished
 from txnproducer._shell.steps import run_steps_in_loop
-from txnproducer._shell.transaction_runs import Bounds, Run, Step
+from txnproducer._shell.transaction_runs import Bounds, Run, Step, UnfinishedError
 from txnproducer.aio.transaction import AsyncTransaction
 
 __all__ = ["IsWritten", "RunningProducer", "is_found", "run_in_task", "run_once"]
@@ -111,5 +112,7 @@ async def _called(
 ) -> T:
     outcome = fn(transaction)
     if not inspect.isawaitable(outcome):
-        raise TypeError(f"{fn!r} is no coroutine function: its result cannot be awaited")
-    return await outcome
+        raise UnfinishedError(f"{fn!r} is no coroutine function: its result cannot be awaited")
+    value = await outcome
+    refuse_unfinished(fn, value, "Await it in the function")
+    return value

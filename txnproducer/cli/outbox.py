@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,6 +207,8 @@ def _ended_by_a_signal(relay: OutboxRelay) -> Iterator[threading.Event]:
 
     If the relay is still in its start, which may wait for brokers, the first one leaves the block.
     """
+    from txnproducer.outbox.relay import passes
+
     stop = threading.Event()
 
     def restore() -> None:
@@ -219,14 +221,18 @@ def _ended_by_a_signal(relay: OutboxRelay) -> Iterator[threading.Event]:
         if not relay.has_started:
             raise _StoppedError
         # Not through sys.stderr: the signal may have come while this thread writes to it.
-        os.write(_STDERR, _STOPS)
+        with suppress(OSError):  # nobody reads it, which must not break the batch off
+            os.write(_STDERR, _STOPS)
 
     handlers = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
-    except _StoppedError:
-        # A start may be broken off anywhere, as if the process were killed.
-        pass
+    except _StoppedError as stopped:
+        # A start may be broken off anywhere, as if the process were killed. But the signal may
+        # have come on the way out of a failure, which would be lost.
+        failure = stopped.__context__
+        if isinstance(failure, Exception) and not passes(failure):
+            raise failure from None
     finally:
         restore()
 

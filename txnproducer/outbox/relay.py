@@ -46,7 +46,7 @@ from txnproducer.outbox.starts import Starts
 from txnproducer.outbox.tables import SHARDS, Outbox, new_name
 from txnproducer.producer import TransactionalProducer
 
-__all__ = ["OutboxRelay", "RelayReport"]
+__all__ = ["OutboxRelay", "RelayReport", "passes"]
 
 _LOG = logging.getLogger(__name__)
 _OWN_FAULTS: Final = (
@@ -226,10 +226,8 @@ class OutboxRelay:
             while not stop.is_set():
                 try:
                     report = self.run_once()
-                except SupersededError:
-                    raise
                 except Exception as error:
-                    if not _passes(error):
+                    if not passes(error):
                         raise
                     wait_s = doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failures) / 1000
                     failures += 1
@@ -383,10 +381,10 @@ class OutboxRelay:
             raise
 
 
-def _passes(error: Exception) -> bool:
+def passes(error: Exception) -> bool:
     """Return whether a failure may be over later without a change."""
     if isinstance(error, KafkaError):
-        return error.recovery != "fix"
+        return error.recovery != "fix" and not isinstance(error, SupersededError)
     is_cut = isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
     return is_cut or isinstance(error, _PASSING)
 

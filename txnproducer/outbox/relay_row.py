@@ -31,9 +31,6 @@ from txnproducer.outbox.tables import Outbox
 __all__ = ["Claim", "Committed", "RelayRow", "again", "new_mark"]
 
 _POSTGRESQL: Final = (
-    # The row's lock is enough. At a level that the engine may have for the program, PostgreSQL
-    # would cancel changes because of rows that are enqueued at the same time.
-    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     # A process that is frozen in the midst of a change holds its row's lock. PostgreSQL ends its
     # session after this time, and another relay does not wait without a word meanwhile.
     "SET LOCAL lock_timeout = '5s'",
@@ -87,6 +84,11 @@ class RelayRow:
     def __init__(self, outbox: Outbox, relay: str) -> None:
         self._outbox = outbox
         self._engine = outbox.engine
+        if self._engine.dialect.name == "postgresql":
+            # The row's lock is enough. At a level that the engine may have for the program,
+            # PostgreSQL would cancel changes because of rows that are enqueued at the same time.
+            # Not by a statement: it would have to come before any of the engine's listeners.
+            self._engine = self._engine.execution_options(isolation_level="READ COMMITTED")
         self._relay = relay
         self._is_this = outbox.relays.c.relay == relay
         self._is_ours = outbox.rows.c.relay == relay
@@ -186,9 +188,9 @@ def _set_back(relay: str, committed: int, assigned: int) -> OutboxError:
         cause = "the ledger's topic was restored, or has lost entries"
     return OutboxError(
         f"the ledger of the relay {relay!r} is at batch {committed}, and the database has"
-        f" assigned batch {assigned}: {cause}. Nothing was sent. Ways out: delete the rows"
-        ' that were sent, or let all be sent, some perhaps once more, by on_set_back="send"'
-        " for one start of that relay"
+        f" assigned batch {assigned}: {cause}. Nothing was sent. Way out: begin that relay once"
+        ' with on_set_back="send", which sends all rows that are there. Delete those that were'
+        " sent already before that, or they are sent once more"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._shell.runs_in_threads import run_once
-from txnproducer._shell.transaction_runs import Bounds, Run
+from txnproducer._shell.transaction_runs import Bounds, Run, UnfinishedError
 from txnproducer.errors import FencedInstanceIdError, KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.session.batch import Batch, Record
@@ -97,6 +97,8 @@ class Passes:
 
     def _is_read_again(self, error: Exception, run: Run[SessionBlock, None]) -> bool:
         """Return whether a batch is read again after an error. Raise a function's last error."""
+        if isinstance(error, UnfinishedError):
+            return False
         if isinstance(error, (PoisonError, *self._retry_on)):
             if isinstance(error, PoisonError) and not error.may_be_read_again:
                 raise error.error from None

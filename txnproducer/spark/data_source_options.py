@@ -21,6 +21,7 @@ from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import ARGUMENTS, SinkSettings, read_settings
 
 _BATCH_ID: Final = "batchId"
+_DIGITS: Final = len(str(MARK_OFFSET))
 _NOT_HERE: Final = {
     "writers": "which cannot shuffle: use frame.repartition(n).write or .writeStream",
     "driverRows": (
@@ -146,7 +147,9 @@ def _batch_id(text: str | None, query_id: str | None) -> int:
             " batch; the same one again is a replay of that batch"
         )
     # `int` alone would take '1_0', ' 7' and '-1' as well.
-    if not (text.isascii() and text.isdigit() and int(text) < MARK_OFFSET):
+    # Python reads no integer of thousands of digits.
+    is_number = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _DIGITS
+    if not (is_number and int(text) < MARK_OFFSET):
         raise InvalidConfigurationError(
             f"batchId={text!r}: must be an integer from 0 to 2**62 - 1"
         )
