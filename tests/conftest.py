@@ -12,6 +12,7 @@ from tests.ctrl_c import hear_ctrl_c
 from tests.live_client import LiveClient, use_live_clients
 from tests.turns import leave_to_others
 from txnproducer import TransactionalProducer
+from txnproducer._shell.log_thread import hand_out
 
 # Lines that tests hand over for the end of the run: things to know that are no failure.
 NOTES = pytest.StashKey[list[str]]()
@@ -41,6 +42,21 @@ def pytest_report_header(config: pytest.Config) -> str:
 def run_notes(request: pytest.FixtureRequest) -> list[str]:
     """Return a list whose lines are printed when the run ends."""
     return request.config.stash[NOTES]
+
+
+@pytest.fixture
+def caplog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """Return pytest's fixture, which waits at each look for the records that are held."""
+    usual = pytest.LogCaptureFixture.handler
+
+    def look(fixture: pytest.LogCaptureFixture) -> Any:
+        hand_out()
+        return usual.__get__(fixture)
+
+    monkeypatch.setattr(pytest.LogCaptureFixture, "handler", property(look))
+    return caplog
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_a_function_that_forgets_to_await_another_commits_nothing(run, make, cli
 
     async def main():
         async with make() as producer:
-            with pytest.raises(TypeError, match="has not run to its end.*Await it"):
+            with pytest.raises(TypeError, match=r"has not run to its end.*Await it"):
                 await producer.run_transaction(forget, retry_on=Exception)
             assert producer.transaction_state == "READY"
 

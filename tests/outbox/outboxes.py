@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.ledger import Ledger
-from txnproducer.outbox import SupersededError
 from txnproducer.outbox import relay as module
 from txnproducer.outbox.batches import Batches
 from txnproducer.outbox.starts import Starts

@@ -29,8 +29,8 @@ from txnproducer._shell.compression import compress
 from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
 from txnproducer._shell.driven import DrivenCore, DueCallbacks, FullBatch, PolledClient
 from txnproducer._shell.failed_turns import FailedTurns
+from txnproducer._shell.log_thread import watch
 from txnproducer._shell.waits import Waits
-from txnproducer._sync import held_logs
 from txnproducer._sync.core_lock import Priority, new_loop_priority
 from txnproducer._sync.held_logs import held_logger
 from txnproducer._wire.platform import SYSTEM, Platform
@@ -79,7 +79,7 @@ class IoThread(Waits):
         self._must_stop = False
         self._closing: set[int] = set()  # the threads that are in `close`
         self._thread = platform.thread(self._run, name)
-        held_logs.watch(self)
+        watch(self)
 
     def start(self, core: DrivenCore) -> None:
         """Begin to drive a core. The core itself was made with this object as its `Waiter`."""
@@ -114,10 +114,6 @@ class IoThread(Waits):
     def _note_work(self) -> None:
         if self._driven.awaits_codec:
             self.poke()
-
-    def must_hold_logs(self) -> bool:
-        """Return whether a log record waits until this thread has released the lock."""
-        return self.lock.is_mine() and not self._has_stopped
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -294,8 +290,6 @@ class IoThread(Waits):
                 self._is_polling = not full
         finally:
             self.lock.release()
-        if held_logs.held:
-            held_logs.hand_out()
         if batches:
             self.callbacks.run(core, batches, self.notify)
         for batch in full:
@@ -346,7 +340,6 @@ class IoThread(Waits):
             for wait in self._waits:
                 wait.wake()
             self.wakeups.wake()
-        held_logs.hand_out()
 
     def _handle_last(self, events: Sequence[ClientEvent]) -> None:
         # The requests that were in flight give back the memory of their batches.
