@@ -49,6 +49,7 @@ class FakeProducer:
     """A producer that notes the calls on it."""
 
     def __init__(self, fails=None, ends_as=None, closes_as=None):
+        self.txn = FakeTransaction()
         self.closes_as = closes_as
         self.ends_as = ends_as
         self.log = []
@@ -60,6 +61,10 @@ class FakeProducer:
         self.log.append((name, *what))
         if name in self.fails:
             raise self.fails[name]
+
+    @property
+    def transaction_state(self):
+        return "READY" if self.txn.outcome != "open" else "IN_TRANSACTION"
 
     def transaction(self):
         self._do("begin")
@@ -164,19 +169,19 @@ COMMITTED = IllegalStateError("the commit has succeeded")
         ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "aborted", "aborted", TIMED_OUT),
         ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "committed", "committed", TIMED_OUT),
         ({"commit": TIMED_OUT, "abort": COMMITTED}, "committed", None, "committed", TIMED_OUT),
-        ({"commit": KeyboardInterrupt(), "abort": LOST}, None, None, "unknown", LOST),
-        ({"send": KeyboardInterrupt()}, None, None, "aborted", KeyboardInterrupt()),
+        ({"commit": KeyboardInterrupt()}, None, "unknown", "unknown", LOST),
+        ({"send": KeyboardInterrupt()}, None, "aborted", "aborted", KeyboardInterrupt()),
         ({"send": TIMED_OUT, "abort": TIMED_OUT}, None, None, "open", TIMED_OUT),
         # After several Ctrl-C the commit may be on its way, and succeed after the process's end.
         (
-            dict.fromkeys(("commit", "abort", "close"), KeyboardInterrupt()),
+            dict.fromkeys(("commit", "close"), KeyboardInterrupt()),
             None,
             None,
             "unknown",
             LOST,
         ),
         (
-            dict.fromkeys(("send", "abort", "close"), KeyboardInterrupt()),
+            dict.fromkeys(("send", "close"), KeyboardInterrupt()),
             None,
             None,
             "open",
