@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -23,7 +25,7 @@ class FakeKafka:
 
     def __init__(self, nodes, version, **arguments):
         FakeKafka.made = {"nodes": nodes, "version": version, **arguments}
-        FakeKafka.stopped_by = None
+        FakeKafka.stopped_by = BaseException  # until it ends
         FakeKafka.created = {}
         self.nodes = nodes
 
@@ -109,6 +111,16 @@ def test_sigterm_stops_the_brokers_too(monkeypatch):
     assert run().exit_code == 128 + signal.SIGTERM
     assert FakeKafka.stopped_by is SystemExit
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_address_that_cannot_be_written_is_no_failure_of_the_cluster(monkeypatch):
+    def refuse(text, err=False):
+        if not err:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(click, "echo", refuse)
+    assert run().exit_code == 1
+    assert FakeKafka.stopped_by is None
 
 
 def test_a_broker_that_ends_by_itself_ends_the_command(monkeypatch):

@@ -158,25 +158,36 @@ def command(
 
 def _run(kafka: EmbeddedKafka, topics: dict[str, int]) -> None:
     with kafka:
-        for name, partitions in topics.items():
-            # A kept data folder has the topics of an earlier run.
-            with contextlib.suppress(TopicExistsError):
-                kafka.create_topic(name, partitions)
+        failure = _serve(kafka, topics)
+    # Only here: as an exception in the block it would look like a failure of the cluster, whose
+    # logs are kept.
+    raise failure
+
+
+def _serve(kafka: EmbeddedKafka, topics: dict[str, int]) -> OSError:
+    """Serve until an interrupt. Return the error if the address could not be written."""
+    for name, partitions in topics.items():
+        # A kept data folder has the topics of an earlier run.
+        with contextlib.suppress(TopicExistsError):
+            kafka.create_topic(name, partitions)
+    try:
         # Not before: a script takes this line as the sign that the brokers serve clients.
         click.echo(kafka.bootstrap_servers)
-        for name, value in kafka.security_config().items():
-            # It is what clients assume without a setting.
-            if value != "PLAINTEXT":
-                _tell(f"  {name}={value}")
-        _tell("Ready. Ctrl-C stops it.")
-        try:
-            while all(kafka.is_node_running(index) for index in range(kafka.nodes)):
-                time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:
-            _tell("\nStopping.")
-            raise
-        # With the first node that ends: to a script a cluster that lacks one would look whole.
-        raise BrokerStartError("A broker ended by itself.")
+    except OSError as error:
+        return error
+    for name, value in kafka.security_config().items():
+        # It is what clients assume without a setting.
+        if value != "PLAINTEXT":
+            _tell(f"  {name}={value}")
+    _tell("Ready. Ctrl-C stops it.")
+    try:
+        while all(kafka.is_node_running(index) for index in range(kafka.nodes)):
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        _tell("\nStopping.")
+        raise
+    # With the first node that ends: to a script a cluster that lacks one would look whole.
+    raise BrokerStartError("A broker ended by itself.")
 
 
 def _tell(line: str) -> None:
