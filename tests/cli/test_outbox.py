@@ -19,7 +19,7 @@ from txnproducer.cli import outbox
 from txnproducer.cli.main import main
 from txnproducer.cli.outbox import ALL_SHARDS, _ended_by_a_signal
 from txnproducer.errors import KafkaError, KafkaTimeoutError
-from txnproducer.outbox import OutboxError, OutboxRelay, SupersededError
+from txnproducer.outbox import OutboxError, OutboxRelay, RelayReport, SupersededError
 from txnproducer.outbox.tables import SHARDS
 
 
@@ -159,6 +159,19 @@ def test_a_signal_to_a_relay_that_sends_sets_the_event_and_says_so(capfd):
         assert stop.is_set()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert "does not wait for the batch" in capfd.readouterr().err
+
+
+def test_a_signal_ends_a_relay_that_runs_once_after_the_batch_under_way(run, monkeypatch):
+    def send_three_rows(relay):
+        relay._rows_sent += 3
+        signal.raise_signal(signal.SIGINT)
+        return RelayReport(rows=3)
+
+    monkeypatch.setattr(OutboxRelay, "has_started", True)
+    monkeypatch.setattr(OutboxRelay, "run_once", send_three_rows)
+    assert run("create-tables").exit_code == 0
+    result = run("run", "-b", "127.0.0.1:1", "--relay-id", "a", "--once")
+    assert (result.exit_code, result.stdout) == (0, "sent: 3\n")
 
 
 def test_a_signal_does_not_break_a_batch_off_if_nobody_reads_the_errors(monkeypatch):

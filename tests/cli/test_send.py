@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
+from types import SimpleNamespace
 from typing import Any, cast
 
 import click
@@ -22,6 +23,8 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     RecordTooLargeError,
 )
+
+CLUSTER = ("-b", "x:1")
 
 
 def caused_by(error: BaseException, cause: BaseException) -> BaseException:
@@ -49,6 +52,7 @@ class FakeProducer:
     """A producer that notes the calls on it."""
 
     def __init__(self, fails=None, ends_as=None, closes_as=None):
+        self.txn = FakeTransaction()
         self.closes_as = closes_as
         self.ends_as = ends_as
         self.log = []
@@ -60,6 +64,10 @@ class FakeProducer:
         self.log.append((name, *what))
         if name in self.fails:
             raise self.fails[name]
+
+    @property
+    def transaction_state(self):
+        return "READY" if self.txn.outcome != "open" else "IN_TRANSACTION"
 
     def transaction(self):
         self._do("begin")
@@ -164,19 +172,19 @@ COMMITTED = IllegalStateError("the commit has succeeded")
         ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "aborted", "aborted", TIMED_OUT),
         ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "committed", "committed", TIMED_OUT),
         ({"commit": TIMED_OUT, "abort": COMMITTED}, "committed", None, "committed", TIMED_OUT),
-        ({"commit": KeyboardInterrupt(), "abort": LOST}, None, None, "unknown", LOST),
-        ({"send": KeyboardInterrupt()}, None, None, "aborted", KeyboardInterrupt()),
+        ({"commit": KeyboardInterrupt()}, None, "unknown", "unknown", LOST),
+        ({"send": KeyboardInterrupt()}, None, "aborted", "aborted", KeyboardInterrupt()),
         ({"send": TIMED_OUT, "abort": TIMED_OUT}, None, None, "open", TIMED_OUT),
         # After several Ctrl-C the commit may be on its way, and succeed after the process's end.
         (
-            dict.fromkeys(("commit", "abort", "close"), KeyboardInterrupt()),
+            dict.fromkeys(("commit", "close"), KeyboardInterrupt()),
             None,
             None,
             "unknown",
             LOST,
         ),
         (
-            dict.fromkeys(("send", "abort", "close"), KeyboardInterrupt()),
+            dict.fromkeys(("send", "close"), KeyboardInterrupt()),
             None,
             None,
             "open",
@@ -252,6 +260,39 @@ def test_lines_lose_their_ends_and_give_keys_where_a_separator_is_named():
         (b"", b""),
     ]
     assert list(send._lines(io.BytesIO(lines), None))[2:] == [(None, b":"), (None, b"")]
+
+
+# Python's text for the byte 0xff of an argument.
+NO_UTF8 = "\udcff"
+
+
+def test_a_separator_and_the_value_of_a_header_may_be_in_any_encoding(monkeypatch):
+    assert list(send._lines(io.BytesIO(b"a\xffb\n"), NO_UTF8)) == [(b"a", b"b")]
+    plans = []
+    monkeypatch.setattr(send, "_run", lambda _config, _records, plan, _report: plans.append(plan))
+    arguments = ["send", *CLUSTER, "-t", "t", "--header", f"a={NO_UTF8}"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert plans[0].headers == (("a", b"\xff"),)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--run-id", NO_UTF8), ("--header", f"{NO_UTF8}=a")],
+)
+def test_a_text_that_kafka_keeps_as_utf8_must_be_utf8(option):
+    done = CliRunner().invoke(main, ["send", *CLUSTER, "-t", "t", *option])
+    assert (done.exit_code, "'\\udcff' is not UTF-8" in done.output) == (2, True), done.output
+
+
+def test_a_standard_input_that_is_closed_is_needed_for_lines_alone(monkeypatch):
+    monkeypatch.setattr(send, "_run", lambda *_: None)
+    # Not sys.stdin: the runner has one of its own.
+    monkeypatch.setattr(send, "sys", SimpleNamespace(stdin=None))
+    done = CliRunner().invoke(main, ["send", *CLUSTER, "-t", "t"])
+    told = "there is no standard input: name a FILE, or give --generate"
+    assert (done.exit_code, told in done.output) == (2, True), done.output
+    done = CliRunner().invoke(main, ["send", *CLUSTER, "-t", "t", "--generate", "1"])
+    assert done.exit_code == 0
 
 
 @pytest.mark.parametrize("line", [b"plain\n", b"\n"])
@@ -346,9 +387,6 @@ def test_wrong_usage_is_reported_in_one_line_without_a_traceback(
     assert done.exit_code == code, done.output
     assert told in done.output
     assert "Traceback" not in done.output
-
-
-CLUSTER = ("-b", "x:1")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""`txnproducer send` that is broken off in a commit: counts, advice and exit code are true."""
+"""`txnproducer send` that is broken off: counts, advice and exit code are true."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from tests.waiting import becomes_true
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.cli import _send_transactions, main, send
+from txnproducer.errors import RecordTooLargeError
 
 SHORT_MS = "200"
 LONG_MS = "20000"
@@ -68,7 +70,7 @@ def run(max_block_ms: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_records_that_an_interrupted_commit_got_in_are_left_out_when_going_on(monkeypatch, client):
-    release_in(monkeypatch, client, "abort_transaction")
+    release_in(monkeypatch, client, "close")
     interrupt_the_second_commit(client)
     code, line, told = run(LONG_MS)
     assert (code, line["records"], line["transactions"]["committed"]) == (130, 4, 2)
@@ -95,14 +97,62 @@ def test_a_commit_whose_end_is_not_seen_ends_with_5_and_no_advice_that_may_doubl
     monkeypatch.setattr(_send_transactions, "_CLOSE_S", 0.1)
     if is_interrupted:
         interrupt_the_second_commit(client)
-
-        def interrupted(_self):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(TransactionalProducer, "abort_transaction", interrupted)
     code, line, told = run(LONG_MS if is_interrupted else SHORT_MS)
     assert (code, line["records"], line["transactions"]["unknown"]) == (5, 2, 1)
     assert line["transactions"]["committed"] == 1
     assert line["error"] == "CommitOutcomeUnknownError"
     assert "records 3 to 4 are committed is not known" in told
     assert "dealt with" not in told
+
+
+def fail_at_the_fourth_record(monkeypatch, client, error, *, is_answered):
+    """Raise an error in the second transaction. Its abort gets an answer if asked for."""
+    sent = itertools.count(1)
+    send_record = TransactionalProducer.send
+
+    def failing_send(self, *arguments):
+        if next(sent) == 4:
+            self.flush()
+            if not is_answered:
+                client.held.add(ApiKey.END_TXN)
+            raise error
+        return send_record(self, *arguments)
+
+    monkeypatch.setattr(TransactionalProducer, "send", failing_send)
+
+
+def interrupt_the_close(monkeypatch):
+    close = TransactionalProducer.close
+
+    def interrupted_close(self, timeout):
+        if timeout:
+            raise KeyboardInterrupt
+        close(self, timeout)
+
+    monkeypatch.setattr(TransactionalProducer, "close", interrupted_close)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupt_aborts_by_the_close_alone_and_says_so_at_once(monkeypatch, client, error):
+    monkeypatch.delattr(TransactionalProducer, "abort_transaction")
+    fail_at_the_fourth_record(monkeypatch, client, error, is_answered=True)
+    code, line, told = run(LONG_MS)
+    assert code in (130, 143)
+    assert (line["transactions"]["aborted"], line["transactions"]["open"]) == (1, 0)
+    assert "takes 10 s at most; a second Ctrl-C does not wait" in told
+    assert "the open transaction was aborted" in told
+
+
+@pytest.mark.parametrize("is_interrupted_again", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RecordTooLargeError("too large")])
+def test_a_transaction_whose_abort_was_not_answered_is_open(
+    monkeypatch, client, error, is_interrupted_again
+):
+    monkeypatch.setattr(_send_transactions, "_CLOSE_S", 0.1)
+    fail_at_the_fourth_record(monkeypatch, client, error, is_answered=False)
+    if is_interrupted_again:
+        interrupt_the_close(monkeypatch)
+    _, line, told = run(SHORT_MS)
+    assert (line["transactions"]["aborted"], line["transactions"]["open"]) == (0, 1)
+    assert "could not be aborted" in told
+    assert "was aborted" not in told

@@ -23,6 +23,34 @@ def run(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
     )
 
 
+def run_with_closed(stream, *arguments):
+    """Run a command whose stream, in the words of the shell, is closed."""
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "txnproducer", *arguments]
+    closing = ["sh", "-c", f'exec "$@" {stream}', "sh", *command]
+    return subprocess.run(closing, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["send", "--help"]])
+def test_a_help_that_cannot_be_written_is_one_line(arguments):
+    with FULL.open("w") as full:
+        done = run(*arguments, stdout=full)
+    told = "Error: the output could not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (4, told)
+
+
+@pytest.mark.parametrize("options", [[], ["--leave-open", "--transaction-size", "4"]])
+def test_a_report_for_a_standard_output_that_is_closed_is_not_lost(options):
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        more = ("-t", "orders", "--generate", "10", *options)
+        done = run_with_closed(">&-", "send", "-b", kafka.listen(), *more)
+        committed = len(kafka.records("orders"))
+    assert (done.returncode, committed) == (4, 8 if options else 10)
+    assert 'The report, which could not be written: {"topic": "orders"' in done.stderr
+    assert done.stderr.endswith("the output could not be written: Bad file descriptor\n")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["--seed", "1", "--trace"], ["--seed", "1"]])
 def test_a_result_that_cannot_be_written_is_one_line(arguments):
     with FULL.open("w") as full:

@@ -150,3 +150,9 @@ def test_a_single_named_record_gets_the_partitions_type():
     assert error_of(3).code == ErrorCode.INVALID_TIMESTAMP
     assert str(error_of(3)) == "too old"
     assert "INVALID_TIMESTAMP" in str(errors_by_index(RecordError(3))(3))
+
+
+def test_a_topic_that_the_broker_refuses_is_named_unless_the_broker_says_why():
+    refused = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert f"{TP0.topic!r}: it is an internal topic" in str(outcome_of(refused).error)
+    assert str(outcome_of(refused, error_message="why").error) == "why"

@@ -13,7 +13,13 @@ connection, so that nothing is left open (for frequent questions see
 
 from __future__ import annotations
 
-from ._brokers import broker_ids, broker_setting, wait_for_brokers, wait_for_replicas
+from ._brokers import (
+    broker_ids,
+    broker_setting,
+    unknown_settings,
+    wait_for_brokers,
+    wait_for_replicas,
+)
 from ._connection import (
     DEFAULT_TIMEOUT,
     Asker,
@@ -81,6 +87,7 @@ __all__ = [
     "topic_access",
     "topic_settings",
     "transactional_ids",
+    "unknown_settings",
     "wait_for_brokers",
     "wait_for_replicas",
 ]

@@ -1,8 +1,8 @@
-"""Questions about brokers: their ids, whether all replicas are in sync, a setting."""
+"""Questions about brokers: their ids, whether all replicas are in sync, settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -131,20 +131,53 @@ def broker_setting(
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused (needs DescribeConfigs on the cluster).
     """
+    found = _settings(bootstrap_servers, [name], timeout, **security).get(name)
+    value = found.get("value") if isinstance(found, Mapping) else found
+    return None if value is None else str(value)
 
+
+def unknown_settings(
+    bootstrap_servers: str,
+    names: Iterable[str],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> list[str]:
+    """Return the settings that a broker was given and does not know. A plugin may know them.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        names: the settings.
+        timeout: seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: the cluster did not answer in time.
+        KafkaError: the cluster refused (needs DescribeConfigs on the cluster).
+    """
+    found = _settings(bootstrap_servers, names, timeout, **security)
+    # A broker lists these too, and knows no type of them.
+    return [
+        name
+        for name, each in found.items()
+        if isinstance(each, Mapping) and each.get("config_type") == "UNKNOWN"
+    ]
+
+
+def _settings(
+    bootstrap_servers: str, names: Iterable[str], timeout: float, **security: Any
+) -> dict[str, Any]:
     def question(client: KafkaAdminClient) -> Any:
         # Any broker that is in use; always the same one, so that its answer does not change by
         # chance.
         broker = str(min(ids_of_brokers(client)))
-        resource = ConfigResource(ConfigResourceType.BROKER, broker, {name: None})
+        resource = ConfigResource(ConfigResourceType.BROKER, broker, dict.fromkeys(names))
         # By default kafka-python leaves out the settings that have Kafka's own default.
         return client.describe_configs([resource], config_filter="all")
 
     answer = ask(bootstrap_servers, question, timeout, **security)
-    for resources in answer.values():
-        for settings in resources.values():
-            if name in settings:
-                found = settings[name]
-                value = found.get("value") if isinstance(found, Mapping) else found
-                return None if value is None else str(value)
-    return None
+    return {
+        name: each
+        for resources in answer.values()
+        for settings in resources.values()
+        for name, each in settings.items()
+    }

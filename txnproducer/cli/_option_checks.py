@@ -1,8 +1,9 @@
-"""The refusal of options that are empty texts, or numbers without an end.
+"""The refusal of options that are empty texts, texts that are not UTF-8, or endless numbers.
 
 Why it exists: a shell makes an empty text of "$RUN" if the variable is not set. A command that
 takes it for "not given" goes on with a default that the user does not expect. `nan` and `inf` are
-floats, and no share, rate or time.
+floats, and no share, rate or time. Python keeps bytes of an argument that are not UTF-8 as code
+points that no UTF-8 has.
 Owns: the checks and their texts. Must not know: any subcommand.
 """
 
@@ -38,6 +39,18 @@ def not_empty(default: str | None = None) -> Callable[[click.Context, click.Para
         return value
 
     return check
+
+
+def check_utf8(ctx: click.Context, param: click.Parameter, text: str) -> None:
+    """Refuse a text that UTF-8 cannot encode.
+
+    Raises:
+        click.BadParameter: it cannot.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise click.BadParameter(f"{text!r} is not UTF-8", ctx, param) from error
 
 
 class NumberRange(click.FloatRange):

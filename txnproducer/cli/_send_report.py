@@ -5,6 +5,8 @@ Owns: the counts, the texts. Must not know: how records are sent.
 Rules:
 * Transactions that the JSON line calls committed were committed. A transaction whose commit was
   begun, and whose end was not seen, is counted as unknown.
+* A transaction is counted as aborted when the coordinator has answered the abort, and as open
+  before: its readers wait until then.
 * A transaction is counted once, when its outcome is settled. After a failure that is after the
   producer was closed: an abort, and `close` too, may find that a commit has succeeded.
 * A run that failed prints how to go on: `--skip` leaves out the committed records, `--run-id` goes
@@ -49,6 +51,7 @@ class LastTransaction:
         size: its number of records when complete.
         is_commit_tried: whether its commit may have been begun.
         abort_failure: why it could not be aborted.
+        is_end_seen: whether the end of the producer was seen, so that an abort was answered.
     """
 
     transaction: Transaction
@@ -56,11 +59,14 @@ class LastTransaction:
     futures: list[FutureRecordMetadata] = field(default_factory=list)
     is_commit_tried: bool = False
     abort_failure: Exception | None = None
+    is_end_seen: bool = True
 
     @property
     def outcome(self) -> str:
         """The outcome, in the words of the JSON line."""
         outcome = self.transaction.outcome
+        if outcome == "aborted" and not self.is_end_seen:
+            return "open"  # to the coordinator
         return "unknown" if outcome == "open" and self.is_commit_tried else outcome
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import click
 from rich.progress import Progress
 
 from txnproducer.cli._readback import ID_HEADER
@@ -106,9 +107,9 @@ def _send_one(
             last.is_commit_tried = True
             producer.commit_transaction()
         report.count_last()
-    except BaseException:
-        # After Ctrl-C as well: an open transaction holds up the topic's readers until its
-        # time-out.
+    except Exception:
+        # An open transaction holds up the topic's readers until its time-out. After a signal only
+        # the close aborts it, since this call may wait for `max_block_ms`.
         if txn.outcome == "open":
             try:
                 producer.abort_transaction()
@@ -129,9 +130,12 @@ def closing(producer: TransactionalProducer, report: Report) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # A second interrupt ends the wait; the first one is raised.
-        with suppress(KeyboardInterrupt, SystemExit):
-            producer.close(timeout=_CLOSE_S)
+        # First, since a close by force makes an error of the producer.
+        has_failed = producer.transaction_state == "FATAL_ERROR"
+        _close(producer, is_interrupted=not isinstance(error, Exception))
+        if report.last is not None and not has_failed:
+            # The outcome is "aborted" before the coordinator answers, the state READY only after.
+            report.last.is_end_seen = producer.transaction_state == "READY"
         unknown = report.break_off(error)
         if unknown is not None:
             raise unknown from error
@@ -140,6 +144,21 @@ def closing(producer: TransactionalProducer, report: Report) -> Iterator[None]:
         producer.close(timeout=_CLOSE_S)
     else:
         report.count_last()
+
+
+def _close(producer: TransactionalProducer, *, is_interrupted: bool) -> None:
+    """Close the producer after a failure. An interrupt ends the wait, and is not raised."""
+    try:
+        if is_interrupted:
+            click.echo(
+                "Interrupted: closing the producer, which ends an open transaction and takes"
+                f" {_CLOSE_S:g} s at most; a second Ctrl-C does not wait.",
+                err=True,
+            )
+        producer.close(timeout=_CLOSE_S)
+    except (KeyboardInterrupt, SystemExit):
+        with suppress(KeyboardInterrupt, SystemExit):
+            producer.close(timeout=0)  # otherwise the exit of the process waits for it
 
 
 def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:

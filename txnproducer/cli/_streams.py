@@ -2,8 +2,8 @@
 
 Why it exists: a result that could not be written is an error with a name, and no defect of this
 program. A message for people is no result: a command goes on without it.
-Owns: the error of an output that was not written, the stream of the messages. Must not know: any
-subcommand.
+Owns: the error of an output that was not written, the stream of the messages, the place of a
+standard output that is closed. Must not know: any subcommand.
 """
 
 from __future__ import annotations
@@ -12,20 +12,29 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import click
 
-__all__ = ["Messages", "OutputError", "is_of_output"]
+__all__ = ["Messages", "OutputError", "named_failures", "replace_closed_output"]
 
-_NO_MORE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_NO_MORE = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Messages(io.TextIOWrapper):
-    """The standard error of a program, which drops all text after the first that fails."""
+    """The standard error of a program, which drops all text after the first that fails.
+
+    Attributes:
+        is_used: whether there was a text.
+    """
+
+    is_used = False
 
     def write(self, text: str, /) -> int:
         """Write a text, or drop it."""
+        self.is_used = True
         try:
             return super().write(text)
         except OSError:
@@ -60,9 +69,24 @@ class OutputError(click.ClickException):
         _discard(sys.stdout)
 
 
-def is_of_output(error: OSError) -> bool:
-    """Return whether an error is of a file or a device that takes no more."""
-    return error.errno in _NO_MORE
+@contextmanager
+def named_failures() -> Iterator[None]:
+    """Turn the error of a file or a device that takes no more into an `OutputError`."""
+    try:
+        yield
+    except OSError as error:
+        # After a closed pipe click ends quietly.
+        if error.errno not in _NO_MORE:
+            raise
+        raise OutputError(error) from error
+
+
+def replace_closed_output() -> None:
+    """Let a write to a standard output that is closed fail, where Python would drop it."""
+    if sys.stdout is None:
+        # Whatever is written to a file that was opened to be read fails with EBADF.
+        readable = os.open(os.devnull, os.O_RDONLY)
+        sys.stdout = os.fdopen(readable, "w", encoding="utf-8")
 
 
 def _discard(stream: TextIO) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Iterable
 from types import FrameType
 
 import click
 
 from txnproducer._core.metadata import invalid_name, is_valid_name
+from txnproducer.admin import unknown_settings
 from txnproducer.cli._option_checks import not_empty
-from txnproducer.errors import TopicExistsError
+from txnproducer.errors import KafkaError, TopicExistsError
 from txnproducer.testing import BrokerStartError, EmbeddedKafka, EmbeddedKafkaError
 from txnproducer.testing._config import HOST
 from txnproducer.testing._ports import is_port_free
@@ -23,6 +25,8 @@ from txnproducer.testing.embedded import DEFAULT_VERSION
 
 _USUAL_PORT = 9092
 _POLL_SECONDS = 0.5
+# The rest of such a name is another setting's, or the user's choice.
+_ANY_NAME = ("listener.name.", "config.providers.")
 
 
 def _parse_settings(
@@ -99,7 +103,8 @@ def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
     multiple=True,
     metavar="NAME=VALUE",
     callback=_parse_settings,
-    help="A broker setting by Kafka's name; may be given several times.",
+    help="A broker setting by Kafka's name; may be given several times. A name that the broker"
+    " does not know gets a warning.",
 )
 @click.option(
     "--topic",
@@ -151,32 +156,55 @@ def command(
     previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         _tell(f"Starting Apache Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}")
-        _run(kafka, topics)
+        _run(kafka, topics, settings)
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _run(kafka: EmbeddedKafka, topics: dict[str, int]) -> None:
+def _run(kafka: EmbeddedKafka, topics: dict[str, int], settings: Iterable[str]) -> None:
     with kafka:
-        for name, partitions in topics.items():
-            # A kept data folder has the topics of an earlier run.
-            with contextlib.suppress(TopicExistsError):
-                kafka.create_topic(name, partitions)
+        _warn_of_unknown(kafka, settings)
+        failure = _serve(kafka, topics)
+    # Only here: as an exception in the block it would look like a failure of the cluster, whose
+    # logs are kept.
+    raise failure
+
+
+def _warn_of_unknown(kafka: EmbeddedKafka, settings: Iterable[str]) -> None:
+    # Kafka takes any name, since its plugins have settings of their own.
+    names = [name for name in settings if not name.startswith(_ANY_NAME)]
+    unknown: list[str] = []
+    if names:
+        with contextlib.suppress(KafkaError):  # nothing depends on it
+            unknown = unknown_settings(kafka.addresses("PLAINTEXT"), names)
+    for name in unknown:
+        _tell(f"Kafka has no setting {name!r}: it has no effect unless a plugin reads it.")
+
+
+def _serve(kafka: EmbeddedKafka, topics: dict[str, int]) -> OSError:
+    """Serve until an interrupt. Return the error if the address could not be written."""
+    for name, partitions in topics.items():
+        # A kept data folder has the topics of an earlier run.
+        with contextlib.suppress(TopicExistsError):
+            kafka.create_topic(name, partitions)
+    try:
         # Not before: a script takes this line as the sign that the brokers serve clients.
         click.echo(kafka.bootstrap_servers)
-        for name, value in kafka.security_config().items():
-            # It is what clients assume without a setting.
-            if value != "PLAINTEXT":
-                _tell(f"  {name}={value}")
-        _tell("Ready. Ctrl-C stops it.")
-        try:
-            while all(kafka.is_node_running(index) for index in range(kafka.nodes)):
-                time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:
-            _tell("\nStopping.")
-            raise
-        # With the first node that ends: to a script a cluster that lacks one would look whole.
-        raise BrokerStartError("A broker ended by itself.")
+    except OSError as error:
+        return error
+    for name, value in kafka.security_config().items():
+        # It is what clients assume without a setting.
+        if value != "PLAINTEXT":
+            _tell(f"  {name}={value}")
+    _tell("Ready. Ctrl-C stops it.")
+    try:
+        while all(kafka.is_node_running(index) for index in range(kafka.nodes)):
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        _tell("\nStopping.")
+        raise
+    # With the first node that ends: to a script a cluster that lacks one would look whole.
+    raise BrokerStartError("A broker ended by itself.")
 
 
 def _tell(line: str) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ import click
 
 from txnproducer._version import __version__
 from txnproducer.cli._missing_package import EXIT_FATAL, MissingPackageError
-from txnproducer.cli._streams import Messages, OutputError, is_of_output
+from txnproducer.cli._streams import Messages, named_failures, replace_closed_output
 from txnproducer.errors import (
     FencedInstanceIdError,
     InvalidConfigurationError,
@@ -127,9 +128,15 @@ class LazyGroup(click.Group):
     """A click group that imports a subcommand when it is run."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as a program, which owns its standard error."""
+        """Run as a program, which owns its standard streams."""
         Messages.use()
+        replace_closed_output()
         return super().__call__(*args, **kwargs)
+
+    @named_failures()
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments, and print the help or the version if they ask for it."""
+        return super().make_context(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the help's order."""
@@ -152,7 +159,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run a subcommand, and turn its failure into a line and an exit code."""
         try:
-            return super().invoke(ctx)
+            with named_failures():
+                return super().invoke(ctx)
         except KafkaError as error:
             # Not raised again: its stack trace would show the library, and no mistake of the user.
             click.echo(f"Error: {_lines(error)}", err=True)
@@ -165,12 +173,10 @@ class LazyGroup(click.Group):
                 raise
             raise MissingPackageError(name, error.name, f'"txnproducer[{extra}]"') from error
         except (KeyboardInterrupt, click.Abort):
+            # A command that has begun says itself how it ends.
+            if not getattr(sys.stderr, "is_used", False):
+                click.echo("Interrupted.", err=True)
             ctx.exit(EXIT_INTERRUPTED)
-        except OSError as error:
-            # After a closed pipe click ends quietly.
-            if not is_of_output(error):
-                raise
-            raise OutputError(error) from error
 
 
 def _lines(error: KafkaError) -> str:

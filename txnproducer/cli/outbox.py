@@ -152,7 +152,7 @@ def status(database: str, name: str, schema: str | None) -> None:
     show_default=True,
     help="If the database or the ledger was restored: stop, or send all rows that are there.",
 )
-@click.option("--once", is_flag=True, help="End when no row is left.")
+@click.option("--once", is_flag=True, help="End when no row is left, or after a signal.")
 def run(
     database: str,
     name: str,
@@ -168,7 +168,7 @@ def run(
     on_set_back: Any,
     once: bool,
 ) -> None:
-    """Send rows until SIGTERM or Ctrl-C.
+    """Send rows until SIGTERM or Ctrl-C, or with --once until no row is left.
 
     The batch under way is finished first. A second signal does not wait for it.
     """
@@ -188,11 +188,11 @@ def run(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     with relay, _told(database):
-        if once:
-            while any(relay.run_once()):
-                pass
-        else:
-            with _ended_by_a_signal(relay) as stop:
+        with _ended_by_a_signal(relay) as stop:
+            if once:
+                while not stop.is_set() and any(relay.run_once()):
+                    pass
+            else:
                 relay.run(stop)
         click.echo(f"sent: {relay.rows_sent}")
 

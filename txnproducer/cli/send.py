@@ -36,7 +36,7 @@ from txnproducer.cli._common import (
     refuse_twice,
     security_of,
 )
-from txnproducer.cli._option_checks import NumberRange, not_empty
+from txnproducer.cli._option_checks import NumberRange, check_utf8, not_empty
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
 from txnproducer.cli._send_transactions import Plan, Record, closing, send_all
@@ -66,7 +66,7 @@ def _lines(file: Any, separator: str | None) -> Iterator[Record]:
         if separator is None:
             yield None, value
             continue
-        key, found, rest = value.partition(separator.encode())
+        key, found, rest = value.partition(os.fsencode(separator))
         if not found:
             raise click.UsageError(
                 f"line {number} has no {separator!r} between key and value: neither it nor the"
@@ -144,6 +144,11 @@ def _refuse_options_without_effect(ctx: click.Context) -> None:
             raise click.UsageError(f"{shown} has no effect {beside} {option}: leave it out")
 
 
+def _parse_run_id(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    check_utf8(ctx, param, value or "")
+    return not_empty("a new id")(ctx, param, value)
+
+
 def _parse_headers(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[str, bytes], ...]:
@@ -154,8 +159,18 @@ def _parse_headers(
             raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE", ctx, param)
         if name == ID_HEADER:
             raise click.BadParameter(f"{ID_HEADER} is the id that each record gets", ctx, param)
-        headers.append((name, text.encode()))
+        check_utf8(ctx, param, name)
+        # The value as it was given, in any encoding.
+        headers.append((name, os.fsencode(text)))
     return tuple(headers)
+
+
+class _Source(click.File):
+    """A file, or None if it is the standard input and that is closed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Open it."""
+        return None if value == "-" and sys.stdin is None else super().convert(value, param, ctx)
 
 
 @click.command()
@@ -219,7 +234,7 @@ def _parse_headers(
 @click.option(
     "--run-id",
     metavar="TEXT",
-    callback=not_empty("a new id"),
+    callback=_parse_run_id,
     help="Part of each record's id; default: random. Give an earlier run's to go on with it.",
 )
 @click.option(
@@ -238,7 +253,7 @@ def _parse_headers(
     help="Codec of the batches.",
 )
 # As bytes: a line may be in any encoding, and is sent as it is.
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", type=_Source("rb"), default="-")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -269,6 +284,8 @@ def command(
     Ctrl-C aborts the open transaction.
     """
     _refuse_options_without_effect(ctx)
+    if file is None and generate is None:
+        raise click.UsageError("there is no standard input: name a FILE, or give --generate")
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     given = {"transactional.id": transactional_id, "compression.type": compression}
     options = (name for name, value in given.items() if value is not None)

@@ -118,6 +118,13 @@ def _error(response: ProducePartitionResponse) -> KafkaError:
         return TopicAuthorizationError(topics=[response.topic_partition.topic])
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return ClusterAuthorizationError("the producer is not authorized to do idempotent sends")
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION and message is None:
+        # The metadata have it, so the name is one that a topic can have.
+        topic = response.topic_partition.topic
+        message = (
+            f"the broker takes no records for {topic!r}: it is an internal topic of Kafka, or its"
+            " name is not allowed"
+        )
     return error_for_code(code, message)
 
 
