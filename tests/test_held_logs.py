@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -113,22 +114,26 @@ def test_a_loop_that_is_gone_is_forgotten(add: Callable[..., Handler]) -> None:
     assert len(handler.records) == 1
 
 
-def test_the_thread_ends_when_idle_and_begins_again(
-    loop: Loop, add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch
+def test_the_thread_ends_after_the_loops_and_begins_again(
+    add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_running() -> bool:
         return any(each.name == log_thread.THREAD_NAME for each in threading.enumerate())
 
-    wait_until(lambda: not is_running())
-    monkeypatch.setattr(log_thread, "_IDLE_S", 0.01)
-    handler = add(lambda _: None)
-
     def has(count: int) -> bool:
         return len(handler.records) == count
 
+    wait_until(lambda: not is_running())
+    monkeypatch.setattr(log_thread, "_IDLE_S", 0.01)
+    handler = add(lambda _: None)
     for count in (1, 2):
+        loop = Loop()
+        log_thread.watch(loop)
         LOGGER.warning("record %d", count)
         wait_until(partial(has, count))
+        time.sleep(0.05)
+        assert is_running(), "Python 3.12 may start no other one later"
+        loop.has_ended = True
         wait_until(lambda: not is_running())
 
 
@@ -156,6 +161,155 @@ def test_a_handler_that_raises_loses_one_record(
     log_thread.hand_out()
     assert len(handler.records) == 2
     assert "broken handler" in capsys.readouterr().err
+
+
+def test_an_exit_in_a_handler_does_not_end_the_thread(
+    loop: Loop, add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    handler = add(lambda record: sys.exit(1) if record.msg == "first" else None)
+    for text in ("first", "second", "third"):
+        LOGGER.warning(text)
+    wait_until(lambda: len(handler.records) == 3)
+    LOGGER.warning("fourth")
+    wait_until(lambda: len(handler.records) == 4)
+
+
+def test_a_failure_that_cannot_be_printed_does_not_end_the_thread(
+    loop: Loop, add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = (tmp_path / "errors").open("w")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+
+    def fail(_: logging.LogRecord) -> None:
+        raise ValueError("broken handler")
+
+    handler = add(fail)
+    for count in (1, 2):
+        LOGGER.warning("record %d", count)
+        log_thread.hand_out()
+        assert len(handler.records) == count
+
+
+def test_an_argument_without_a_text_does_not_raise(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unprintable:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    LOGGER.warning("%s", Unprintable())
+    assert caplog.messages == ["<unprintable Unprintable>"]
+
+
+def test_a_handler_that_hangs_costs_no_more_than_a_bound(
+    loop: Loop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_thread, "_MOST", 3)
+    with log_thread._courier.giving:
+        for number in range(5):
+            LOGGER.warning("record %d", number)
+    assert caplog.messages[:3] == ["record 0", "record 1", "record 2"]
+    assert caplog.messages[3:] == ["2 log records were dropped, since the handlers were too slow"]
+
+
+def test_a_record_after_the_last_loop_does_not_pass_those_before(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with log_thread._courier.giving:
+        LOGGER.warning("held")
+        loop.has_ended = True
+        LOGGER.warning("late")
+    assert caplog.messages == ["held", "late"]
+
+
+def test_where_no_thread_starts_handlers_get_the_record_at_once(
+    loop: Loop, add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(log_thread, "_courier", log_thread._Courier())
+    handler = add(lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", fail)
+        LOGGER.warning("at once")
+        assert len(handler.records) == 1
+    LOGGER.warning("by the thread")
+    wait_until(lambda: len(handler.records) == 2)
+
+
+def test_an_interrupt_of_the_threads_start_leaves_later_records_their_thread(
+    loop: Loop, add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log_thread, "_courier", log_thread._Courier())
+    handler = add(lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            LOGGER.warning("interrupted")
+    LOGGER.warning("next")
+    wait_until(lambda: len(handler.records) == 2)
+
+
+def test_the_warning_of_a_finalizer_within_a_handler_is_kept(
+    loop: Loop, add: Callable[..., Handler]
+) -> None:
+    def finalize(record: logging.LogRecord) -> None:
+        if record.msg == "first":
+            LOGGER.warning("dropped with a transaction open", extra=log_thread.OF_FINALIZER)
+
+    handler = add(finalize)
+    LOGGER.warning("first")
+    wait_until(lambda: len(handler.records) == 2)
+
+
+def test_a_logger_class_of_the_program_stays_and_takes_no_lock() -> None:
+    class OfTheProgram(logging.Logger):
+        pass
+
+    usual = logging.getLoggerClass()
+    logging.setLoggerClass(OfTheProgram)
+    try:
+        logger = held_logs.held_logger("txnproducer.tests.of_the_program")
+    finally:
+        logging.setLoggerClass(usual)
+    assert isinstance(logger, OfTheProgram)
+    assert not logger._cache  # type: ignore[attr-defined]
+    logger.isEnabledFor(logging.INFO)
+    assert not logger._cache, "the usual one fills it under the lock"  # type: ignore[attr-defined]
+
+
+def test_at_exit_a_slow_handler_gets_all_records(loop: Loop, add: Callable[..., Handler]) -> None:
+    handler = add(lambda _: time.sleep(0.01))
+    for number in range(60):
+        LOGGER.warning("record %d", number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_thread, "_EXIT_S", 0.1)
+        log_thread._hand_out_at_exit()
+    assert len(handler.records) == 60
+
+
+def test_at_exit_a_handler_that_hangs_is_not_waited_for(
+    loop: Loop, add: Callable[..., Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_thread, "_EXIT_S", 0.1)
+    hangs, ends = threading.Event(), threading.Event()
+
+    def hang(_: logging.LogRecord) -> None:
+        hangs.set()
+        ends.wait(30)
+
+    add(hang)
+    LOGGER.warning("record")
+    assert hangs.wait(10)
+    log_thread._hand_out_at_exit()
+    assert log_thread._courier.record is not None, "the handler still has it"
+    ends.set()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")

@@ -25,6 +25,7 @@ from txnproducer._record.compression import codec_for
 from txnproducer._shell import live_producers, refusals
 from txnproducer._shell.arguments import to_seconds
 from txnproducer._shell.io_thread import IoThread
+from txnproducer._shell.log_thread import OF_FINALIZER
 from txnproducer._shell.waiting import wait_until_done
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._sync.held_logs import held_logger
@@ -259,6 +260,7 @@ class BaseProducer:
                 "%s was dropped with a transaction open, which is aborted: use `with`, or call"
                 " close()",
                 repr(self),  # not itself: a handler that keeps records would keep the producer
+                extra=OF_FINALIZER,
             )
         warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 3)
 

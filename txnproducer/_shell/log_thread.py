@@ -12,24 +12,31 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 from weakref import ref
 
 from txnproducer._sync.held_logs import set_taker
 
-__all__ = ["THREAD_NAME", "LoggingLoop", "hand_out", "watch"]
+__all__ = ["OF_FINALIZER", "THREAD_NAME", "LoggingLoop", "hand_out", "watch"]
 
 THREAD_NAME: Final = "txnproducer-logs"
-# The thread ends after so long without a record.
+# The `extra` of a record that a finalizer makes. It runs on any thread, perhaps within a handler.
+OF_FINALIZER: Final = {"is_of_finalizer": True}
+# Without a loop the thread ends after so long without a record.
 _IDLE_S: Final = 2.0
-# At exit a handler that hangs is not waited for any longer.
+# At exit, a handler that has had a record for so long hangs.
 _EXIT_S: Final = 5.0
+# A handler that hangs must not cost all memory.
+_MOST: Final = 100_000
 _UNCHANGING: Final = (str, int, float, type(None), BaseException)
+_DROPPED: Final = "%d log records were dropped, since the handlers were too slow"
 
 
 class LoggingLoop(Protocol):
@@ -45,6 +52,8 @@ class _Courier:
     """The state that threads share. The child of a fork makes another."""
 
     def __init__(self) -> None:
+        self.held: deque[logging.LogRecord] = deque()
+        self.dropped = 0
         self.wakeups: SimpleQueue[None] = SimpleQueue()  # may be used in a signal's handler
         self.giving = threading.RLock()
         self.giver: int | None = None
@@ -59,7 +68,10 @@ class _Told:
     __slots__ = ("_shown", "_text")
 
     def __init__(self, argument: object) -> None:
-        self._text, self._shown = str(argument), repr(argument)
+        try:
+            self._text, self._shown = str(argument), repr(argument)
+        except Exception:  # noqa: BLE001 - a log call never raises
+            self._text = self._shown = f"<unprintable {type(argument).__name__}>"
 
     def __str__(self) -> str:
         return self._text
@@ -68,7 +80,6 @@ class _Told:
         return self._shown
 
 
-_held: deque[logging.LogRecord] = deque()
 _loops: dict[int, ref[LoggingLoop]] = {}
 _courier = _Courier()
 
@@ -79,27 +90,34 @@ def watch(loop: LoggingLoop) -> None:
     _loops[key] = ref(loop, lambda _: _loops.pop(key, None))
 
 
-def hand_out(timeout_s: float = -1) -> None:
-    """Give the records that wait to their handlers. Return when all have been given.
-
-    Args:
-        timeout_s: seconds to wait for another thread that does so; -1 for no limit.
-    """
+def hand_out() -> None:
+    """Give the records that wait to their handlers. Return when all have been given."""
     courier = _courier
-    if not courier.giving.acquire(timeout=timeout_s):
-        return
-    try:
+    with courier.giving:
         courier.giver = threading.get_ident()
-        while _held:
-            courier.record = _held.popleft()
-            try:
-                logging.getLogger(courier.record.name).handle(courier.record)
-            except Exception:  # noqa: BLE001 - of a handler or a filter, for no caller of ours
-                if logging.raiseExceptions:
-                    traceback.print_exc()
-    finally:
-        courier.record = courier.giver = None
-        courier.giving.release()
+        try:
+            # In a child that a handler has forked, the rest is the parent's.
+            while courier.held and courier is _courier:
+                courier.record = courier.held.popleft()
+                _give(courier.record)
+            if courier.dropped:
+                dropped, courier.dropped = courier.dropped, 0
+                logging.getLogger("txnproducer").warning(_DROPPED, dropped)
+        finally:
+            courier.record = courier.giver = None
+
+
+def _give(record: logging.LogRecord) -> None:
+    try:
+        logging.getLogger(record.name).handle(record)
+    except Exception:  # noqa: BLE001 - of a handler or a filter, for no caller of ours
+        _print_failure()
+
+
+def _print_failure() -> None:
+    if logging.raiseExceptions and sys.stderr is not None:
+        with suppress(Exception):  # a daemon's standard error may be closed
+            traceback.print_exc()
 
 
 def _take(record: logging.LogRecord) -> bool:
@@ -107,17 +125,29 @@ def _take(record: logging.LogRecord) -> bool:
     courier = _courier
     if record is courier.record:
         return False
-    if courier.giver == threading.get_ident():
+    if courier.giver == threading.get_ident() and not hasattr(record, "is_of_finalizer"):
         return True
-    if not _is_loop_alive():
+    # After the last loop as well, a record does not pass those that are held.
+    if not (courier.held or courier.record or _is_loop_alive()):
         return False
+    if len(courier.held) >= _MOST:
+        courier.dropped += 1
+        return True
     if isinstance(record.args, tuple):
         record.args = tuple(_told(each) for each in record.args)
     elif isinstance(record.args, Mapping):
         record.args = {name: _told(each) for name, each in record.args.items()}
-    _held.append(record)
+    courier.held.append(record)
     courier.wakeups.put(None)
-    _start(courier)
+    return _start(courier) or not _take_back(courier, record)
+
+
+def _take_back(courier: _Courier, record: logging.LogRecord) -> bool:
+    """Return whether a record that is held can go to the handlers at once after all."""
+    try:
+        courier.held.remove(record)
+    except ValueError:
+        return False
     return True
 
 
@@ -135,12 +165,21 @@ def _is_loop_alive() -> bool:
     return False
 
 
-def _start(courier: _Courier) -> None:
-    if not courier.running.acquire(blocking=False):
-        return
-    try:
-        threading.Thread(target=_run, args=(courier,), name=THREAD_NAME, daemon=True).start()
-    except RuntimeError:  # no thread starts at the interpreter's end, where `atexit` hands out
+def _start(courier: _Courier) -> bool:
+    """Return whether the thread runs. It does not start when the interpreter ends."""
+    if courier.running.acquire(blocking=False):
+        try:
+            threading.Thread(target=_run, args=(courier,), name=THREAD_NAME, daemon=True).start()
+        except BaseException as error:  # also an interrupt, perhaps after the start
+            _stop(courier)
+            if not isinstance(error, RuntimeError):
+                raise
+            return False
+    return True
+
+
+def _stop(courier: _Courier) -> None:
+    with suppress(RuntimeError):  # after an interrupt there may be two threads, in turns
         courier.running.release()
 
 
@@ -149,20 +188,41 @@ def _run(courier: _Courier) -> None:
         try:
             courier.wakeups.get(timeout=_IDLE_S)
         except Empty:
-            courier.running.release()
+            # While a loop lives the thread stays: when the main thread has ended, Python 3.12
+            # starts none.
+            if _is_loop_alive():
+                continue
+            _stop(courier)
             # A record that came before this line has found the thread running.
-            if not _held or not courier.running.acquire(blocking=False):
+            if not courier.held or not courier.running.acquire(blocking=False):
                 return
+        try:
+            hand_out()
+        except BaseException:  # noqa: BLE001 - as `sys.exit()` in a handler; the thread goes on
+            _print_failure()
+
+
+def _hand_out_at_exit() -> None:
+    """Hand out all that is left, unless a handler hangs: `logging.shutdown` waits for that."""
+    at_hand = _courier.record
+    while not _courier.giving.acquire(timeout=_EXIT_S):
+        if _courier.record is at_hand:
+            return
+        at_hand = _courier.record
+    try:
         hand_out()
+    finally:
+        _courier.giving.release()
 
 
 def _begin_again_in_child() -> None:
     global _courier
-    _held.clear()  # the parent hands them out itself, and has these locks and this thread
+    # The parent has these records, locks and loops, and the thread.
     _courier = _Courier()
+    _loops.clear()
 
 
 set_taker(_take)
-atexit.register(hand_out, _EXIT_S)
+atexit.register(_hand_out_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_again_in_child)

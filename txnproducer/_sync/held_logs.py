@@ -37,9 +37,12 @@ class _HeldLogger(logging.Logger):
 def held_logger(name: str) -> logging.Logger:
     """Return the logger of code that must not wait for a handler."""
     logger = logging.getLogger(name)
-    if type(logger) is logging.Logger:  # a program may have set a class of its own
-        logger.__class__ = _HeldLogger
-    logger.addFilter(_is_for_handlers)
+    kind = type(logger)  # a program may have set a class of its own
+    if kind.isEnabledFor is logging.Logger.isEnabledFor:
+        logger.__class__ = type(kind.__name__, (_HeldLogger, kind), {})
+    # Before the filters of a program: they are handlers' work.
+    if _is_for_handlers not in logger.filters:
+        logger.filters.insert(0, _is_for_handlers)
     return logger
 
 
