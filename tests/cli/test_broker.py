@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from txnproducer.admin import _brokers
+from txnproducer.admin import _brokers, _settings
 from txnproducer.cli import broker, main
 from txnproducer.errors import KafkaTimeoutError, TopicExistsError
 from txnproducer.testing import EmbeddedKafkaError, PortInUseError
@@ -174,7 +174,7 @@ def test_a_setting_that_no_broker_knows_gets_a_warning(monkeypatch):
         describe_cluster=lambda: {"brokers": [{"broker_id": 1}]},
         describe_configs=lambda resources, config_filter: asked.extend(resources[0].configs),
     )
-    monkeypatch.setattr(_brokers, "ask", ask)
+    monkeypatch.setattr(_settings, "ask", ask)
     monkeypatch.setattr(broker, "unknown_settings", _brokers.unknown_settings)
     given = ("typo=1", "num.partitions=3", "listener.name.x.y=z", "config.providers=a")
     result = run(*(word for pair in given for word in ("--setting", pair)))

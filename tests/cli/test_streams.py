@@ -15,18 +15,24 @@ FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 
 
+# In Python's development mode, in which a failure at exit is printed.
+COMMAND = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "txnproducer"]
+
+
 def run(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
-    # In Python's development mode, in which a failure at exit is printed.
-    command = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "txnproducer", *arguments]
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, timeout=60
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        timeout=60,
     )
 
 
 def run_with_closed(stream, *arguments):
-    """Run a command whose stream, in the words of the shell, is closed."""
-    command = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "txnproducer", *arguments]
-    closing = ["sh", "-c", f'exec "$@" {stream}', "sh", *command]
+    """Run a command with one stream closed, by a text of the shell such as `>&-`."""
+    closing = ["sh", "-c", f'exec "$@" {stream}', "sh", *COMMAND, *arguments]
     return subprocess.run(closing, capture_output=True, text=True, timeout=60)
 
 

@@ -37,7 +37,9 @@ def restore(outbox, rows):
                 connection.execute(sa.insert(table), rows[table.name])
 
 
-def test_a_database_that_was_restored_stops_the_relay(outbox, relay, kafka):
+@pytest.fixture
+def set_back(outbox, relay, kafka):
+    """Send twelve rows, and set the database back to the time after the first five."""
     enqueue(outbox, 12)
     one = relay()
     one.run_once()
@@ -46,6 +48,10 @@ def test_a_database_that_was_restored_stops_the_relay(outbox, relay, kafka):
     drain(relay())
     assert sent(kafka) == all_of(12)
     restore(outbox, backup)
+
+
+@pytest.mark.usefixtures("set_back")
+def test_a_database_that_was_restored_stops_the_relay(relay, kafka):
     with pytest.raises(OutboxError, match=r"at batch 3, .* batch 1: the database was restored"):
         relay().run_once()
     sending = relay(on_set_back="send")
@@ -56,14 +62,8 @@ def test_a_database_that_was_restored_stops_the_relay(outbox, relay, kafka):
     drain(relay())
 
 
+@pytest.mark.usefixtures("set_back")
 def test_the_way_out_sends_what_is_left_once(outbox, relay, kafka):
-    enqueue(outbox, 12)
-    one = relay()
-    one.run_once()
-    one.close()
-    backup = saved(outbox)
-    drain(relay())
-    restore(outbox, backup)
     enqueue(outbox, 6, first=12)
     with pytest.raises(OutboxError, match=r'Way out: .*on_set_back="send".* Delete those'):
         relay().run_once()

@@ -40,7 +40,7 @@ _DROPPED: Final = "%d log records were dropped, since the handlers were too slow
 
 
 class LoggingLoop(Protocol):
-    """A loop whose log records are held."""
+    """A loop. Records wait for the thread until it has ended."""
 
     @property
     def has_ended(self) -> bool:

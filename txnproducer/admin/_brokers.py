@@ -11,6 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from txnproducer.errors import KafkaTimeoutError
 
 from ._connection import DEFAULT_TIMEOUT, ask, poll_while
+from ._settings import described, value_of
 
 
 def broker_ids(
@@ -131,8 +132,7 @@ def broker_setting(
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused (needs DescribeConfigs on the cluster).
     """
-    found = _settings(bootstrap_servers, [name], timeout, **security).get(name)
-    value = found.get("value") if isinstance(found, Mapping) else found
+    value = value_of(_settings(bootstrap_servers, [name], timeout, **security).get(name))
     return None if value is None else str(value)
 
 
@@ -165,19 +165,11 @@ def unknown_settings(
 
 def _settings(
     bootstrap_servers: str, names: Iterable[str], timeout: float, **security: Any
-) -> dict[str, Any]:
-    def question(client: KafkaAdminClient) -> Any:
+) -> Mapping[str, Any]:
+    def find(client: KafkaAdminClient) -> ConfigResource:
         # Any broker that is in use; always the same one, so that its answer does not change by
         # chance.
         broker = str(min(ids_of_brokers(client)))
-        resource = ConfigResource(ConfigResourceType.BROKER, broker, dict.fromkeys(names))
-        # By default kafka-python leaves out the settings that have Kafka's own default.
-        return client.describe_configs([resource], config_filter="all")
+        return ConfigResource(ConfigResourceType.BROKER, broker, dict.fromkeys(names))
 
-    answer = ask(bootstrap_servers, question, timeout, **security)
-    return {
-        name: each
-        for resources in answer.values()
-        for settings in resources.values()
-        for name, each in settings.items()
-    }
+    return described(bootstrap_servers, find, timeout, **security)

@@ -29,6 +29,7 @@ from ._connection import (
     poll_while,
     to_ms,
 )
+from ._settings import described, value_of
 
 
 def create_topic(
@@ -294,17 +295,9 @@ def topic_settings(
         KafkaTimeoutError: the cluster did not answer in time.
         KafkaError: the cluster refused (needs DescribeConfigs on the topic).
     """
-
-    def question(client: KafkaAdminClient) -> Any:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        return client.describe_configs([resource], config_filter="all")
-
-    answer = ask(bootstrap_servers, question, timeout, **security)
-    found = next(iter(next(iter(answer.values())).values()))
-    return {
-        name: told.get("value") if isinstance(told, Mapping) else told
-        for name, told in found.items()
-    }
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    found = described(bootstrap_servers, lambda _: resource, timeout, **security)
+    return {name: value_of(setting) for name, setting in found.items()}
 
 
 def operations(told: Mapping[str, Any]) -> frozenset[str] | None:
