@@ -82,6 +82,9 @@ ONE_OF ?= 3
 # SHARE=3 plays a third of all tests but those of the core, and those marked `each_time`.
 SHARE ?= 1
 A_PART = TXNPRODUCER_ONE_OF=$(ONE_OF) TXNPRODUCER_SHARE=$(SHARE)
+# A test that hangs is failed by a signal after its own time-out. Where that does not reach it, as
+# in a finalizer, or in Hypothesis, which runs a failed case again, its process ends after so long.
+ENDED_AFTER = -o faulthandler_exit_on_timeout=true -o faulthandler_timeout
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
@@ -92,10 +95,10 @@ TESTS_OF_COMPILED = tests/record tests/wire $(IN_VIRTUAL_TIME:%=tests/sim/test_%
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
-	$(A_PART) $(PYTEST) tests examples --numprocesses=auto
-	$(A_PART) TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
+	$(A_PART) $(PYTEST) tests examples --numprocesses=auto $(ENDED_AFTER)=300
+	$(A_PART) TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto $(ENDED_AFTER)=300
 	$(BIN)/coverage erase
-	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
+	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto $(ENDED_AFTER)=300
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
@@ -134,7 +137,7 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 	$(BIN)/coverage report --skip-covered
 
 integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/: a part of these tests
-	$(A_PART) $(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
+	$(A_PART) $(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal $(ENDED_AFTER)=900
 
 integration-all: .venv/.installed-release  ## the same in full, with those that take minutes each
 	$(PYTEST) integration -m integration --numprocesses=2 --dist=worksteal

@@ -15,6 +15,7 @@ from integration.postgres import postgres, why_no_postgres
 from integration.spark_frames import PARTITIONS
 from tests.ctrl_c import hear_ctrl_c
 from tests.turns import leave_out, leave_to_others, of_this_turn
+from tests.under_way import tell_tests_under_way
 from txnproducer import TransactionalProducer
 from txnproducer.testing import EmbeddedKafka
 
@@ -54,6 +55,10 @@ _ALWAYS = (
 )
 # The longest tests begin first, so that no processor waits for them in the end.
 _LONGEST = ("test_spark_chaos.py", "test_examples.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tell_tests_under_way(config)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import pytest
 from tests.ctrl_c import hear_ctrl_c
 from tests.live_client import LiveClient, use_live_clients
 from tests.turns import leave_to_others
+from tests.under_way import tell_tests_under_way
 from txnproducer import TransactionalProducer
 from txnproducer._shell.log_thread import hand_out
 
@@ -22,6 +23,7 @@ hear_ctrl_c()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[NOTES] = []
+    tell_tests_under_way(config)
 
 
 @pytest.hookimpl(trylast=True)

@@ -36,6 +36,7 @@ FOR_EVER_MS = 1 << 40
 RECONNECT_MS = 2
 MAX_IN_FLIGHT = 5
 LONGEST_SLEEP_MS = 1 << 20
+LONGEST_SETTLING_MS = 20 * 60_000
 
 
 class RequestFault(Enum):
@@ -174,11 +175,15 @@ class ModelClient:
         """
         with self._lock:
             now_ms = SYSTEM.monotonic_ms()
+            last_ms = now_ms + LONGEST_SETTLING_MS
             while self._due:
                 now_ms = max(now_ms, self._due[0][0])
+                assert now_ms <= last_ms, "requests go on for ever"
                 self._run_due(now_ms)
+            last_ms = self._clock.of(last_ms)
             while self._cluster.open_transactions:
                 now_ms = self._cluster.next_event_ms()
+                assert now_ms <= last_ms, f"{self._cluster.open_transactions} stay open"
                 self._cluster.advance(now_ms)
 
     # --- KafkaClient ----------------------------------------------------------------------------
