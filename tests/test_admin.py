@@ -6,12 +6,14 @@ import contextlib
 import gc
 import socket
 import threading
+import time
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 from kafka import errors as wire_errors
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.selector import NetworkSelector
 
 from txnproducer import admin
 from txnproducer.admin import _connection
@@ -304,6 +306,31 @@ def test_a_consumer_that_finds_no_broker_leaves_no_thread_and_no_socket(recwarn)
     assert set(threading.enumerate()) - before == set()
     gc.collect()
     assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []
+
+
+@pytest.mark.parametrize(("begins_s", "runs_s"), [(0.3, 0.0), (0.0, 0.3)])
+def test_an_interrupt_in_the_start_of_a_clients_thread_leaves_no_thread(
+    monkeypatch, begins_s, runs_s
+):
+    """The thread begins, or comes to its loop, while its client is being closed."""
+    started = []
+
+    def start(loop):
+        def run():
+            time.sleep(runs_s)
+            loop.run_forever()
+
+        loop._io_thread = threading.Thread(target=run, daemon=True)
+        started.extend([loop._io_thread, threading.Timer(begins_s, loop._io_thread.start)])
+        started[1].start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NetworkSelector, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        admin.broker_ids("127.0.0.1:1", timeout=0.2)
+    for thread in reversed(started):
+        thread.join(5)
+    assert not started[0].is_alive()
 
 
 def test_a_socket_that_its_client_loses_sight_of_is_closed_with_the_question(monkeypatch):

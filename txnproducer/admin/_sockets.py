@@ -9,6 +9,7 @@ would break users' tests that turn warnings into errors.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
@@ -70,8 +71,25 @@ class _UnleakedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is 
             raise
 
 
+# A thread that the interpreter has started runs sooner, on however slow a machine.
+_LONGEST_START_S: Final = 5.0
+
 # For a client that lives long: an owner would keep each of its sockets.
 CLOSES_REFUSED: Final = {"proxy_url": f"{_UnleakedSocket.SCHEMES[0]}://"}
+
+
+def _end(connections: KafkaNetClient) -> None:
+    """Close a client's connections, also after an interrupt in the start of its thread."""
+    loop = connections._net  # noqa: SLF001 - kafka-python has no other way
+    if loop._io_thread is not None and not loop._closed:  # noqa: SLF001 - likewise
+        # kafka-python cannot join a thread that has not begun, and its loop forgets at its begin
+        # that it has to stop. The join would then never end.
+        has_begun = threading.Event()
+        with contextlib.suppress(Exception):  # a loop that has failed can be closed at once
+            loop.call_soon_threadsafe(has_begun.set)
+            if not has_begun.wait(_LONGEST_START_S):
+                return  # it never will
+    connections.close()
 
 
 @contextlib.contextmanager
@@ -85,7 +103,7 @@ def owned_connections() -> Iterator[dict[str, Any]]:
 
         def make_connections(**config: Any) -> KafkaNetClient:
             connections = KafkaNetClient(**config)
-            cleanup.callback(connections.close)
+            cleanup.callback(_end, connections)
             return connections
 
         yield {"kafka_client": make_connections, "proxy_url": address}
