@@ -312,7 +312,7 @@ def test_a_consumer_that_finds_no_broker_leaves_no_thread_and_no_socket(recwarn)
 def test_an_interrupt_in_the_start_of_a_clients_thread_leaves_no_thread(
     monkeypatch, begins_s, runs_s
 ):
-    """The thread begins, or comes to its loop, while its client is being closed."""
+    """The thread begins, or reaches its loop, while its client is being closed."""
     started = []
 
     def start(loop):

@@ -139,7 +139,7 @@ def test_faults_that_were_forgotten_or_that_an_error_may_have_kept_give_no_warni
 
 
 def test_a_fault_for_all_requests_gives_no_warning() -> None:
-    with InMemoryKafka() as kafka, kafka.producer("t", max_block_ms=50) as producer:
+    with InMemoryKafka() as kafka, kafka.producer("t", max_block_ms=500) as producer:
         kafka.fail_next("FindCoordinator", error="COORDINATOR_NOT_AVAILABLE", times=10_000)
         with pytest.raises(KafkaError):
             producer.init_transactions()
