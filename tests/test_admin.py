@@ -16,7 +16,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
 from txnproducer import admin
-from txnproducer.admin import _connection
+from txnproducer.admin import _connection, _sockets
 from txnproducer.cli._readback import count_topic
 from txnproducer.errors import (
     DisconnectError,
@@ -331,6 +331,28 @@ def test_an_interrupt_in_the_start_of_a_clients_thread_leaves_no_thread(
     for thread in reversed(started):
         thread.join(5)
     assert not started[0].is_alive()
+
+
+def test_a_client_whose_thread_hangs_is_not_waited_for(monkeypatch):
+    """As while the system looks a name up: the thread ends when that does."""
+    real, looked_up, started = NetworkSelector.start, threading.Event(), []
+
+    def start(loop):
+        real(loop)
+        started.extend([loop, loop._io_thread])
+        loop.call_soon_threadsafe(lambda: looked_up.wait(30))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NetworkSelector, "start", start)
+    monkeypatch.setattr(_sockets, "_LONGEST_START_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        admin.broker_ids("127.0.0.1:1", timeout=0.2)
+    loop, thread = started
+    assert thread.is_alive()
+    looked_up.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    loop.close()
 
 
 def test_a_socket_that_its_client_loses_sight_of_is_closed_with_the_question(monkeypatch):

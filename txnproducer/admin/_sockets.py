@@ -71,7 +71,7 @@ class _UnleakedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is 
             raise
 
 
-# A thread that the interpreter has started runs sooner, on however slow a machine.
+# A thread that has been started runs sooner, on however slow a machine.
 _LONGEST_START_S: Final = 5.0
 
 # For a client that lives long: an owner would keep each of its sockets.
@@ -88,7 +88,9 @@ def _end(connections: KafkaNetClient) -> None:
         with contextlib.suppress(Exception):  # a loop that has failed can be closed at once
             loop.call_soon_threadsafe(has_begun.set)
             if not has_begun.wait(_LONGEST_START_S):
-                return  # it never will
+                # It hangs, as in the look-up of a name, and ends when that does.
+                loop.stop(timeout_ms=0)
+                return
     connections.close()
 
 
