@@ -58,12 +58,9 @@ def copy_sources(folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
-def build(folder: Path) -> None:
-    """Copy the package to a folder, and compile it there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    copy_sources(folder)
-    modules = [
+def modules_of(folder: Path) -> list[str]:
+    """Return the paths of the modules to compile, in a copy of the package, relative to it."""
+    return [
         str(path.relative_to(folder))
         for package in _COMPILED
         for path in sorted((folder / "txnproducer" / package).rglob("*.py"))
@@ -71,7 +68,14 @@ def build(folder: Path) -> None:
         and path.parent.name != _NEVER_COMPILED
         and "= chosen(" not in path.read_text("utf-8")
     ]
-    build_it = [sys.executable, "-c", _BUILD, *modules]
+
+
+def build(folder: Path) -> None:
+    """Copy the package to a folder, and compile it there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    copy_sources(folder)
+    build_it = [sys.executable, "-c", _BUILD, *modules_of(folder)]
     # mypyc says on the standard output why it does not compile.
     subprocess.run(build_it, cwd=folder, check=True, stdout=sys.stderr)
 

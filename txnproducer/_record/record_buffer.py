@@ -91,7 +91,7 @@ class RecordBuffer:
         self.is_taken = False
         self._taken = bytearray()
         self._chunks: list[bytes] = []
-        self._last_timestamp_ms: float = nan  # equals nothing, so the first one is checked
+        self._last_timestamp_ms: object = nan  # equals nothing, so the first one is checked
         self._timestamp_varint = _ZERO
         self._memory_bytes = MAX_INT64
         self.set_growth(1.0)

@@ -322,10 +322,7 @@ class Process:
 
     def _turn(self, now_ms: int) -> int:
         core, network = self.core, self.network
-        # Only now, as if a waiting thread had taken until now.
-        if self._lent is not None:
-            self._lent.compress()
-            self._lent = None
+        self._compress_lent()
         # Events that arrive while these are handled belong to the next turn.
         events, network.inbox = network.inbox, []
         for event in events:
@@ -350,6 +347,12 @@ class Process:
         # Callbacks and scripts may call the core, and a new core has not had a turn.
         is_busy = bool(batches or full or self._lent)
         return 0 if is_busy or self.core is not core else delay_ms
+
+    def _compress_lent(self) -> None:
+        """Compress the lent batch only a turn later, as if a waiting thread took until then."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.compress()
 
     def _lend(self, now_ms: int) -> None:
         """Lend a full batch, as to a waiting thread. Each fourth one is interrupted."""
