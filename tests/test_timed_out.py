@@ -6,9 +6,14 @@ import pytest
 
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer
+from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import refusals
-from txnproducer.errors import DisconnectError, KafkaTimeoutError
+from txnproducer.errors import (
+    DisconnectError,
+    KafkaTimeoutError,
+    ThrottlingQuotaExceededError,
+)
 
 SHORT_MS = 50
 DEAD = DisconnectError("cannot connect to dead:9092 (Connection refused)")
@@ -75,3 +80,31 @@ def test_a_dead_bootstrap_server_is_not_the_cause_of_a_calls_time_out(monkeypatc
             client.release(ApiKey.PRODUCE)
     assert str(told.value).endswith(f"; also: {IN_WORDS}.")
     assert (told.value.causes, told.value.__cause__) == ((DEAD,), None)
+
+
+QUOTA_WAITS = {
+    "commit_transaction": (Channel.COORDINATOR, "is the coordinator"),
+    "flush": (Channel.DATA, "leads topic-0"),
+}
+
+
+@pytest.mark.parametrize("call", QUOTA_WAITS)
+def test_a_time_out_names_the_broker_that_takes_nothing_by_its_quota(monkeypatch, call):
+    client = LiveClient(topics={"topic": 1})
+    use_live_clients(monkeypatch, lambda: client)
+    channel, role = QUOTA_WAITS[call]
+    with TransactionalProducer("boot:9092", "txn", linger_ms=0, max_block_ms=10_000) as one:
+        one.init_transactions()
+        one.partitions_for("topic")
+        one._config = one._config.replace(max_block_ms=SHORT_MS)
+        one._max_block_s = SHORT_MS / 1000
+        one.begin_transaction()
+        with one._lock:
+            client.throttle(ConnectionId(0, channel), 600_000)
+        one.send("topic", b"value")
+        with pytest.raises(KafkaTimeoutError, match=f"broker 0 {role}, and takes no") as told:
+            CALLS[call](one)
+        with one._lock:
+            client.throttle(ConnectionId(0, channel), 0)
+    assert isinstance(told.value.__cause__, ThrottlingQuotaExceededError)
+    assert "quota" in str(told.value)

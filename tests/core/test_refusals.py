@@ -11,7 +11,7 @@ from tests.core.txn_driver import TxnDriver
 from tests.harness import GROUP, TP0, TP1, CoreHarness
 from txnproducer._core.failed_tries import FailedTries, Refusal, caused_by
 from txnproducer._core.transactions.requests import AddPartitionsToTxnHandler
-from txnproducer._protocol.events import ClientRequest, ClientResponse, ConnectionId
+from txnproducer._protocol.events import Channel, ClientRequest, ClientResponse, ConnectionId
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnResponse,
     ApiKey,
@@ -229,3 +229,52 @@ def test_a_coordinator_is_logged_again_only_when_it_has_moved(caplog):
         ("group", "0"),
         ("other", "0"),
     ]
+
+
+def test_a_commit_names_the_coordinator_that_takes_nothing_by_its_quota():
+    harness = CoreHarness()
+    harness.start_transaction(transaction_version=2)
+    harness.client.prepare_produce()
+    harness.send(partition=0)
+    harness.client.throttle(ConnectionId(0, Channel.COORDINATOR), 9_000)
+    harness.core.begin_commit()
+    harness.run_for(1_000)
+    told = "broker 0 is the coordinator, and takes no requests of this client for another 8000 ms"
+    assert told in (last_refusal(harness, of_records=False) or "")
+    coordinators = harness.core._coordinators
+    assert coordinators is not None
+    coordinators.forget_coordinators_not_in(set())
+    assert last_refusal(harness, of_records=False) is None
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_flush_names_the_leader_that_takes_nothing_by_its_quota(is_idempotent):
+    harness = CoreHarness(transactional_id=None, enable_idempotence=is_idempotent)
+    harness.know_topics()
+    harness.client.prepare_init_producer_id()
+    harness.settle()
+    harness.client.throttle(ConnectionId(0), 9_000)
+    harness.send(partition=0)
+    harness.run_for(1_000)
+    told = "broker 0 leads topic-0, and takes no requests of this client for another 8000 ms"
+    assert told in (last_refusal(harness) or "")
+    # `init_transactions` and offsets do not wait for records.
+    assert last_refusal(harness, of_records=False) is None
+
+
+def test_a_refusal_counts_before_a_quota():
+    harness = CoreHarness()
+    harness.core.init_transactions()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_init_producer_id(LOADING)
+    harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, 2)
+    harness.client.throttle(ConnectionId(0, Channel.COORDINATOR), 9_000)
+    assert "InitProducerId with COORDINATOR_LOAD_IN_PROGRESS" in (last_refusal(harness) or "")
+
+
+def test_no_quota_is_named_before_a_coordinator_is_known():
+    harness = CoreHarness()
+    harness.core.init_transactions()
+    harness.client.throttle(ConnectionId(0), 9_000)
+    harness.run_for(1_000)
+    assert last_refusal(harness) is None

@@ -31,6 +31,7 @@ from txnproducer._core.sending.login_refusals import LoginRefusals
 from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSender
+from txnproducer._core.sending.quotas import leader_quota_error
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.sending.sender import Sender
 from txnproducer._core.transactions.manager import TransactionManager
@@ -323,6 +324,8 @@ class ProducerCore(Appender):
     def last_refusal(self, now_ms: int, *, of_records: bool) -> KafkaError | None:
         """Return the last refusal of the requests that are repeated now, or None.
 
+        A broker that takes none for now, by its quota, has refused as well.
+
         Args:
             now_ms: the time.
             of_records: whether the refusals of records count.
@@ -334,6 +337,11 @@ class ProducerCore(Appender):
         # Second, since records wait for the requests to coordinators.
         if refusal is None and of_records:
             refusal = tries.last_refusal(self._accumulator.refusals(now_ms), now_ms)
+        if refusal is None and self._coordinators is not None:
+            refusal = self._coordinators.quota_error(now_ms)
+        if refusal is None and of_records:
+            waiting = self._accumulator.active
+            refusal = leader_quota_error(self._client, self._metadata, waiting, now_ms)
         return refusal
 
     def add_time(self, name: str, duration_ns: int) -> None:

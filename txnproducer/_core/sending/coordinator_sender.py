@@ -26,6 +26,7 @@ from txnproducer._core.ports import KafkaClient, first_try_delay_ms
 from txnproducer._core.sending.login_refusals import LoginRefusals
 from txnproducer._core.sending.loss_inquiry import LossInquiry
 from txnproducer._core.sending.marker_gate import MarkerGate
+from txnproducer._core.sending.quotas import quota_error
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.transactions.handler import RequestPriority, TxnRequestHandler
 from txnproducer._core.transactions.manager import TransactionManager
@@ -105,6 +106,16 @@ class CoordinatorSender:
     def has_request(self) -> bool:
         """Whether a request is in hand or on the wire."""
         return self._in_hand is not None or self._transactions.requests.has_in_flight_request
+
+    def quota_error(self, now_ms: int) -> KafkaError | None:
+        """Return that the broker of the request in hand takes none for now, or None."""
+        handler = self._in_hand
+        if handler is None or handler.needs_coordinator is None:
+            return None
+        connection = self._connection_for(handler, now_ms)
+        if connection is None:
+            return None
+        return quota_error(self._client, connection, "is the coordinator", now_ms)
 
     def ask_about_loss(self, loss: TransactionLoss, now_ms: int) -> int:
         """Ask the coordinator why the transaction was lost. No request waits for it.

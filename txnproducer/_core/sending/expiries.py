@@ -13,15 +13,10 @@ from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.failed_tries import FailedTries, caused_by
 from txnproducer._core.metadata import Metadata
 from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.quotas import quota_error
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._protocol.events import data_connection
-from txnproducer.errors import (
-    ErrorCode,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    error_for_code,
-)
+from txnproducer.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError
 from txnproducer.records import TopicPartition
 
 
@@ -82,14 +77,9 @@ class Expiries:
         # Also if the metadata name a leader without its address.
         if leader_id not in self._metadata.nodes:
             return LeaderNotAvailableError("no broker of the cluster leads the partition")
-        throttle_ms = self._client.throttle_delay_ms(data_connection(leader_id), now_ms)
-        if throttle_ms:
-            return error_for_code(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"broker {leader_id} leads the partition, and takes no requests of this client for"
-                f" another {throttle_ms} ms, by its quota",
-            )
-        return self._tries.failure_of(leader_id)
+        connection = data_connection(leader_id)
+        quota = quota_error(self._client, connection, "leads the partition", now_ms)
+        return self._tries.failure_of(leader_id) if quota is None else quota
 
     def _advice(self, batch: ProducerBatch) -> str:
         if self._transactions is not None and self._transactions.is_transactional:
