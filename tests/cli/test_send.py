@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,14 +61,20 @@ class FakeProducer:
         self.headers = []
         self.fails = fails or {}
         self.offset = 0
+        self.is_lost = False
 
     def _do(self, name, *what):
         self.log.append((name, *what))
         if name in self.fails:
             raise self.fails[name]
 
+    def lose(self):
+        self.is_lost = True
+
     @property
     def transaction_state(self):
+        if self.is_lost:
+            return "ABORTABLE_ERROR"
         return "READY" if self.txn.outcome != "open" else "IN_TRANSACTION"
 
     def transaction(self):
@@ -142,6 +150,91 @@ def test_records_are_cut_into_transactions_of_the_size_asked_for():
     assert names == [*["begin", "send", "send", "commit"] * 2, "begin", "send", "commit", "close"]
     assert report.transactions["committed"] == 3
     assert report.partitions == {"topic-0": [0, 4]}
+
+
+def test_a_rate_is_kept_by_pauses_between_records_and_between_transactions(monkeypatch):
+    producer = FakeProducer()
+    monkeypatch.setattr(time, "sleep", lambda s: producer.log.append((s,)))
+    run(producer, 3, rate=4.0)
+    names = [entry[0] for entry in producer.log]
+    assert names == [
+        "begin",
+        "send",
+        0.25,
+        "send",
+        "commit",
+        0.25,
+        "begin",
+        "send",
+        "commit",
+        "close",
+    ]
+
+
+def test_a_transaction_that_is_lost_meanwhile_takes_no_more_records_at_a_rate(monkeypatch):
+    producer = FakeProducer({"commit": LOST})
+    monkeypatch.setattr(time, "sleep", lambda _: producer.lose())
+    with pytest.raises(CommitOutcomeUnknownError):
+        run(producer, 9, rate=4.0, transaction_size=9)
+    assert [entry[0] for entry in producer.log].count("send") == 1
+
+
+TOO_LONG = (
+    "--transaction-size 100 at --rate 1 takes 99 s, and the coordinator aborts a transaction after"
+    " 60 s"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        (("--rate", "1000"), 1000),
+        (("--rate", "10"), 300),
+        (("--rate", "0.001"), 1),
+        (("--rate", "10", "--generate", "50"), 1000),
+        (("--rate", "10", "--generate", "400", "--skip", "390"), 1000),
+        (("--rate", "10", "-X", "transaction.timeout.ms=10000"), 50),
+        (("--rate", "1", "--transaction-size", "50"), 50),
+        (("--rate", "1", "--transaction-size", "100"), TOO_LONG),
+    ],
+)
+def test_a_transaction_ends_before_its_time_is_up(monkeypatch, options, size):
+    plans = []
+    monkeypatch.setattr(send, "_run", lambda _config, _records, plan, _report: plans.append(plan))
+    done = CliRunner().invoke(main, ["send", *CLUSTER, "-t", "t", *options])
+    if isinstance(size, int):
+        assert [each.transaction_size for each in plans] == [size]
+    else:
+        assert (done.exit_code, plans) == (2, [])
+        assert size in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "1 line was"), (3, "3 lines were")])
+def test_lines_of_a_pipe_that_were_not_committed_are_counted(monkeypatch, count, told):
+    def read_and_fail(_config, lines, _plan, _report):
+        for _ in range(count):
+            next(lines)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(send, "_run", read_and_fail)
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as pipe:
+        pipe.write(b"a\nb\nc\n")
+        pipe.flush()
+        done = CliRunner().invoke(main, ["send", *CLUSTER, "-t", "t", f"/dev/fd/{reader}"])
+    assert f"{told} read from the pipe and not committed." in done.stderr
+
+
+def test_the_lines_of_a_file_can_be_read_again(monkeypatch, tmp_path):
+    def read_and_fail(_config, lines, _plan, _report):
+        next(lines)
+        raise KeyboardInterrupt
+
+    path = tmp_path / "lines"
+    path.write_text("a\n")
+    monkeypatch.setattr(send, "_run", read_and_fail)
+    done = CliRunner().invoke(main, ["send", *CLUSTER, "-t", "t", str(path)])
+    assert "not committed" not in done.stderr
 
 
 def test_the_seed_decides_which_transactions_are_aborted():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from txnproducer import TopicPartition, admin
+from txnproducer.admin._sockets import consumer_limits
+from txnproducer.errors import KafkaTimeoutError
 from txnproducer.testing import ExistingKafka, InMemoryKafka
 
 
@@ -69,3 +73,26 @@ def test_transactions_are_those_that_a_kafka_in_memory_returns(
         assert found == memory.transactions()
     assert found["open"].state == "Ongoing"
     assert found["open"].partitions == {TopicPartition("orders", 0)}
+
+
+def test_records_of_a_cluster_that_is_not_there_end_in_the_time_that_is_given() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    began_s = time.monotonic()
+    with pytest.raises(KafkaTimeoutError, match=f"cannot connect to 127.0.0.1:{port}"):
+        ExistingKafka(f"127.0.0.1:{port}").records("orders", timeout=1)
+    # kafka-python would try for 30 s.
+    assert time.monotonic() - began_s < 15
+
+
+@pytest.mark.parametrize(
+    ("timeout", "bootstrap_ms", "request_ms"),
+    [(-1, 1_000, 1_000), (0.2, 1_000, 1_000), (5, 5_000, 5_000), (90, 90_000, 30_000)],
+)
+def test_a_consumer_waits_for_its_broker_and_its_answers_no_longer_than_it_may(
+    timeout: float, bootstrap_ms: int, request_ms: int
+) -> None:
+    assert consumer_limits(timeout) == {
+        "bootstrap_timeout_ms": bootstrap_ms,
+        "request_timeout_ms": request_ms,
+    }

@@ -73,6 +73,8 @@ class _UnleakedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is 
 
 # A thread that has been started runs sooner, on however slow a machine.
 _LONGEST_START_S: Final = 5.0
+# kafka-python refuses one below the time that a fetch may wait, which is half of it.
+_LEAST_TIMEOUT_MS: Final = 1000
 
 # For a client that lives long: an owner would keep each of its sockets.
 CLOSES_REFUSED: Final = {"proxy_url": f"{_UnleakedSocket.SCHEMES[0]}://"}
@@ -109,6 +111,19 @@ def owned_connections() -> Iterator[dict[str, Any]]:
             return connections
 
         yield {"kafka_client": make_connections, "proxy_url": address}
+
+
+def consumer_limits(timeout: float) -> dict[str, int]:
+    """Return kafka-python's settings for a consumer with little time.
+
+    Without them it waits 30 s for its first broker, and for each answer.
+
+    Args:
+        timeout: seconds; one at least is given.
+    """
+    limit_ms = max(_LEAST_TIMEOUT_MS, int(timeout * 1000))
+    request_ms = min(limit_ms, KafkaConsumer.DEFAULT_CONFIG["request_timeout_ms"])
+    return {"bootstrap_timeout_ms": limit_ms, "request_timeout_ms": request_ms}
 
 
 @contextlib.contextmanager

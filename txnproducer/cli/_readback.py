@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 import kafka
 from kafka.errors import KafkaError as WireError
 
-from txnproducer.admin._sockets import owned_consumer
+from txnproducer.admin._sockets import consumer_limits, owned_consumer
 from txnproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -177,15 +177,11 @@ class _Reader:
         self._topic = topic
         self._deadline = deadline
         self._cleanup = ExitStack()
-        left_ms = max(1000, int((deadline - time.monotonic()) * 1000))
+        limits = consumer_limits(deadline - time.monotonic())
+        config = {"isolation_level": isolation, **limits, **(security or {})}
         try:
             self._consumer = self._cleanup.enter_context(
-                owned_consumer(
-                    bootstrap_servers,
-                    isolation_level=isolation,
-                    bootstrap_timeout_ms=left_ms,
-                    **(security or {}),
-                )
+                owned_consumer(bootstrap_servers, **config)
             )
         except WireError as error:
             raise KafkaTimeoutError(

@@ -78,6 +78,7 @@ class Report:
     transactional_id: str
     run_id: str
     skipped: int = 0
+    taken: int = 0  # from the source
     records: int = 0
     transactions: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("committed", "aborted", "open", "unknown"), 0)

@@ -21,10 +21,11 @@ from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import LastTransaction, Report
 from txnproducer.producer import TransactionalProducer
 
-__all__ = ["Plan", "Record", "closing", "send_all"]
+__all__ = ["Plan", "Record", "closing", "send_all", "size_at_rate"]
 
 # A person waits at the terminal, perhaps after Ctrl-C.
 _CLOSE_S = 10.0
+_FAILED = ("ABORTABLE_ERROR", "FATAL_ERROR")
 Record = tuple[bytes | None, bytes | None]
 
 
@@ -39,6 +40,37 @@ class Plan:
     partition: int | None
     headers: tuple[tuple[str, bytes], ...]
     rate: float | None
+
+
+def size_at_rate(
+    size: int, count: int | None, rate: float, limit_s: float, *, is_given: bool
+) -> int:
+    """Return the records of a transaction that ends before its time is up, at a rate.
+
+    Args:
+        size: the wanted number.
+        count: the number of all records, if it is known.
+        rate: records a second.
+        limit_s: the transactions' time-out. Half of it is used.
+        is_given: whether the size was asked for, so that only one that takes all of it is refused.
+
+    Raises:
+        click.UsageError: a transaction of the size that was asked for takes too long.
+    """
+    # Between the first record and the last one.
+    lasts_s = (min(size, count or size) - 1) / rate
+    if lasts_s < limit_s / 2:
+        return size
+    most = max(1, int(limit_s / 2 * rate))
+    if not is_given:
+        return most
+    if lasts_s < limit_s:
+        return size
+    raise click.UsageError(
+        f"--transaction-size {size} at --rate {rate:g} takes {lasts_s:.0f} s, and the coordinator"
+        f" aborts a transaction after {limit_s:g} s. Lower it to {most}, leave it out, or give"
+        " more time with -X transaction.timeout.ms=MS"
+    )
 
 
 def send_all(
@@ -79,18 +111,15 @@ def _send_one(
     is_open_end: bool,
     is_aborted: bool,
 ) -> None:
+    if plan.rate and any(report.transactions.values()):
+        # Not within the transaction, whose time runs.
+        time.sleep(1 / plan.rate)
     txn = producer.transaction()
     txn.__enter__()  # no block: --leave-open must be able to leave it without an end
     # Counted at its end, or when the run fails, so that no interrupt counts it twice.
     last = report.last = LastTransaction(txn, len(chunk))
     try:
-        for number, (key, value) in enumerate(chunk, report.skipped + report.records):
-            # Counted over the whole input, so that a run that goes on gives the same ids.
-            record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
-            headers = (*plan.headers, record_id)
-            last.futures.append(producer.send(report.topic, value, key, headers, plan.partition))
-            if plan.rate:
-                time.sleep(1 / plan.rate)
+        _send_records(producer, chunk, plan, report, last)
         if is_open_end:
             producer.flush()
             # The records must be in the log before the process leaves: nothing would send them
@@ -116,6 +145,25 @@ def _send_one(
             except Exception as failure:  # noqa: BLE001 - the first error is the one to show
                 last.abort_failure = failure
         raise
+
+
+def _send_records(
+    producer: TransactionalProducer,
+    chunk: list[Record],
+    plan: Plan,
+    report: Report,
+    last: LastTransaction,
+) -> None:
+    for number, (key, value) in enumerate(chunk, report.skipped + report.records):
+        if plan.rate and last.futures:
+            time.sleep(1 / plan.rate)
+            # After a fence `send` only returns failed futures. The transaction's end says why.
+            if producer.transaction_state in _FAILED:
+                return
+        # Counted over the whole input, so that a run that goes on gives the same ids.
+        record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
+        headers = (*plan.headers, record_id)
+        last.futures.append(producer.send(report.topic, value, key, headers, plan.partition))
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from txnproducer.cli._common import (
 from txnproducer.cli._option_checks import NumberRange, check_utf8, not_empty
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
-from txnproducer.cli._send_transactions import Plan, Record, closing, send_all
+from txnproducer.cli._send_transactions import Plan, Record, closing, send_all, size_at_rate
 from txnproducer.cli._streams import OutputError
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
@@ -112,6 +112,17 @@ def _print_line(report: Report, error: BaseException | None) -> None:
             raise lost from failure
 
 
+def _print_rest(report: Report, source: Any) -> None:
+    """Print how to go on after a failure that left no commit in doubt."""
+    if report.records:
+        click.echo(report.going_on(), err=True)
+    lines = report.taken - report.records
+    # A pipe does not give them again.
+    if lines and source is not None and not source.seekable():
+        were = "line was" if lines == 1 else "lines were"
+        click.echo(f"{lines} {were} read from the pipe and not committed.", err=True)
+
+
 def _leave(report: Report) -> NoReturn:
     """End without closing the producer, as a crash would."""
     code = 0
@@ -125,6 +136,12 @@ def _leave(report: Report) -> NoReturn:
     sys.stderr.flush()
     # `sys.exit` would run the exit hooks, which abort the open transaction.
     os._exit(code)
+
+
+def _counted(records: Iterator[Record], report: Report) -> Iterator[Record]:
+    for record in records:
+        report.taken += 1
+        yield record
 
 
 def _refuse_options_without_effect(ctx: click.Context) -> None:
@@ -298,17 +315,23 @@ def command(
         settings["compression.type"] = compression
     config = ProducerConfig.from_properties(settings)
     records = _generated(generate, size) if generate else _lines(file, key_separator)
+    if rate is not None:
+        count = None if generate is None else generate - skip
+        source = ctx.get_parameter_source("transaction_size")
+        is_given = source is ParameterSource.COMMANDLINE
+        limit_s = config.transaction_timeout_ms / 1000
+        transaction_size = size_at_rate(transaction_size, count, rate, limit_s, is_given=is_given)
     plan = Plan(transaction_size, abort_ratio, seed, leave_open, partition, headers, rate)
     report = Report(topic, name, new_run_id() if run_id is None else run_id, skipped=skip)
     # By default Python ends at SIGTERM at once, and leaves the open transaction to its time-out.
     previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        _run(config, _skip(records, skip), plan, report)
+        _run(config, _counted(_skip(records, skip), report), plan, report)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             click.echo(f"Interrupted: {report.ending}", err=True)
-        if report.records and not report.transactions["unknown"]:
-            click.echo(report.going_on(), err=True)
+        if not report.transactions["unknown"]:
+            _print_rest(report, file)
         # A script finds the line in any case: it has the counts, and the exit code alone does not.
         _print_line(report, error)
         raise

@@ -24,7 +24,7 @@ from txnproducer.cli._common import (
 )
 from txnproducer.cli._option_checks import not_empty
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import InvalidConfigurationError
+from txnproducer.errors import InvalidConfigurationError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from txnproducer.spark.ledger.store import Ledger
@@ -122,7 +122,8 @@ def command(
 ) -> None:
     """Show the last commits of the Spark sink SINK_ID, and its open transactions.
 
-    Exits with 1 if its ledger is empty: nothing was written yet, or it has expired.
+    Exits with 1 if its ledger is empty: nothing was written yet, or it has expired. Exits with 4
+    if the topic does not exist.
     """
     from txnproducer.spark.ledger.places import ledger_at
     from txnproducer.spark.status import read_status
@@ -136,26 +137,34 @@ def command(
     )
     status = read_status(ledger)
     is_known = status.atomicity is not None
+    if not is_known:
+        found = topic_access(ledger.bootstrap_servers, [ledger_topic], **ledger.security)
+        if not found[ledger_topic].exists:
+            click.echo(json.dumps(status.as_dict()))
+            raise UnknownTopicOrPartitionError(
+                f"there is no topic {ledger.topic!r}: name the one that sink {sink_id!r} writes to"
+            )
     if output == "table":
-        if is_known:
-            # Standard output carries the JSON alone, for scripts.
-            console = Console(stderr=True)
-            console.print(_table(status))
-            if status.runs:
-                console.print(_runs_table(status))
-        else:
-            found = topic_access(ledger.bootstrap_servers, [ledger_topic], **ledger.security)
-            click.echo(_unknown(ledger, is_there=found[ledger_topic].exists), err=True)
+        _show(status, ledger)
     # Also if the ledger is empty: a script always finds one line of JSON.
     click.echo(json.dumps(status.as_dict()))
     if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)
 
 
-def _unknown(ledger: Ledger, *, is_there: bool) -> str:
+def _show(status: SinkStatus, ledger: Ledger) -> None:
+    # Standard output carries the JSON alone, for scripts.
+    if status.atomicity is None:
+        click.echo(_empty(ledger), err=True)
+        return
+    console = Console(stderr=True)
+    console.print(_table(status))
+    if status.runs:
+        console.print(_runs_table(status))
+
+
+def _empty(ledger: Ledger) -> str:
     sink = f"sink {ledger.sink_id!r}"
-    if not is_there:
-        return f"There is no topic {ledger.topic!r}: name the one that {sink} writes to."
     if ledger.records_topic is not None:
         return (
             f"The ledger of {sink} in the topic {ledger.records_topic!r} is empty: nothing was"

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from txnproducer import admin
-from txnproducer.admin._sockets import owned_consumer
+from txnproducer.admin._connection import our_errors
+from txnproducer.admin._sockets import consumer_limits, owned_consumer
 from txnproducer.errors import UnsupportedVersionError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
@@ -72,16 +73,16 @@ class ClusterVerbs(ABC):
         is_committed(isolation)
         from kafka import TopicPartition as Place
 
-        with owned_consumer(
-            self.bootstrap_servers, isolation_level=isolation, **self.security_config()
-        ) as consumer:
+        servers, deadline_s = self.bootstrap_servers, time.monotonic() + timeout
+        limits = consumer_limits(timeout)
+        config = {"isolation_level": isolation, **limits, **self.security_config()}
+        with our_errors(servers), owned_consumer(servers, **config) as consumer:
             places = [Place(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
             if not places:
                 raise KeyError(f"there is no topic {topic!r}")
             consumer.assign(places)
             consumer.seek_to_beginning(*places)
-            ends = consumer.end_offsets(places)
-            return _read(consumer, ends, time.monotonic() + timeout)
+            return _read(consumer, consumer.end_offsets(places), deadline_s)
 
     def transactions(self) -> dict[str, MemoryTransaction]:
         """Return each transactional id that is in use, as its coordinator knows it.
