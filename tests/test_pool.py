@@ -176,6 +176,32 @@ def test_an_interrupt_in_the_commit_says_how_it_ended(pool, clients, monkeypatch
     assert found.value.__notes__ == ["The transaction's outcome: aborted"]
 
 
+class SoftTimeLimitError(Exception):
+    """Raised by a signal handler, as Celery's, and caught by the worker, which goes on."""
+
+
+def test_a_commit_that_a_signal_handler_has_left_at_its_end_stops_no_later_run(
+    pool, clients, monkeypatch
+):
+    usual = TransactionalProducer._wait_until_done
+
+    def leave(producer, is_done):
+        monkeypatch.setattr(TransactionalProducer, "_wait_until_done", usual)
+        assert usual(producer, is_done)
+        raise SoftTimeLimitError
+
+    def write_and_leave(transaction):
+        monkeypatch.setattr(TransactionalProducer, "_wait_until_done", leave)
+        return write(transaction)
+
+    pool.run(write)
+    with pytest.raises(SoftTimeLimitError) as found:
+        pool.run(write_and_leave)
+    assert found.value.__notes__ == ["The transaction's outcome: committed"]
+    assert pool.run(write) == "value"
+    assert pool.failure is None
+
+
 # --- commits in doubt ----------------------------------------------------------------------------
 
 

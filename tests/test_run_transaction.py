@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-import tenacity
 
 from tests.live_client import SHORT_MS, commits_sent
 from txnproducer import errors
@@ -432,7 +432,7 @@ def test_the_waits_grow(monkeypatch):
         raise ABORT
 
     with pytest.raises(TransactionAbortableError):
-        bounds.retrying(tenacity.Retrying, lambda _: True, waits.append)(fail)
+        bounds.retrying("Retrying", lambda _: True, waits.append)(fail)
     assert waits == sorted(waits)
     assert waits[0] < 0.2 < waits[-1]
 
@@ -448,3 +448,73 @@ def test_a_function_that_prepares_its_transaction_is_refused():
 
     with pytest.raises(IllegalStateError, match="the function has prepared the transaction"):
         run(producer, prepare)
+
+
+def group(*errors):
+    return ExceptionGroup("tasks", errors)
+
+
+@pytest.mark.parametrize(
+    ("failure", "calls"),
+    [
+        (group(ABORT), 2),
+        (group(ABORT, TIMED_OUT), 2),
+        (group(group(ABORT), ABORT), 2),
+        (group(ABORT, ValueError()), 1),
+        (group(group(ValueError()), ABORT), 1),
+        (group(ABORT, TAKEN), 1),
+        (group(errors.RecordTooLargeError("large")), 1),
+        (BaseExceptionGroup("tasks", [ABORT, KeyboardInterrupt()]), 1),
+    ],
+)
+def test_a_group_of_errors_is_repeated_if_each_of_them_would_be(failure, calls):
+    producer, failures = Producer(), [failure]
+
+    def fail_once(_):
+        if failures:
+            raise failures.pop()
+
+    if calls == 1:
+        with pytest.raises(type(failure)):
+            run(producer, fail_once)
+    else:
+        run(producer, fail_once)
+    assert producer.log.count("begin") == calls
+
+
+def test_a_group_is_not_repeated_by_a_producer_that_has_failed():
+    producer, failures = Producer(), [group(FENCED)]
+
+    def fail_once(_):
+        producer.transaction_state = "FATAL_ERROR"
+        raise failures.pop()
+
+    with pytest.raises(ExceptionGroup):
+        run(producer, fail_once)
+    assert producer.log.count("begin") == 1
+
+
+def test_a_coroutine_function_is_not_told_of_retries():
+    async def on_retry(_):
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=r"on_retry: .* is a coroutine function"):
+        Bounds(on_retry=on_retry)
+
+
+def test_an_interrupted_import_leaves_no_half_made_modules(monkeypatch):
+    kept = {name: each for name, each in sys.modules.items() if name.startswith("tenacity")}
+    assert "tenacity.stop" in kept
+
+    def interrupt(_self, name, *_):
+        if name == "tenacity":
+            raise KeyboardInterrupt
+
+    for name, each in kept.items():
+        monkeypatch.setitem(sys.modules, name, each)  # put back at the end
+    del sys.modules["tenacity"]
+    finder = type("Finder", (), {"find_spec": interrupt})()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt):
+        transaction_runs.waits()
+    assert not [name for name in sys.modules if name.startswith("tenacity")]

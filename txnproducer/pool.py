@@ -112,8 +112,6 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
         refuse_coroutine(fn)
         refuse_coroutine(is_written)
         bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
-        from tenacity import Retrying  # late: a pool that is never used does not need it
-
         runs: list[Run[Transaction, T]] = []
         with self._on_loan() as member:
 
@@ -134,7 +132,7 @@ class ProducerPool(PoolMembers[TransactionalProducer]):
                 return self._is_worth_another_run(error, runs)
 
             with outcome_in_error(runs):
-                result: T = bounds.retrying(Retrying, is_worth_it)(attempt)
+                result: T = bounds.retrying("Retrying", is_worth_it)(attempt)
             return result
 
     def _look(self, member: _Member, is_written: Callable[[], bool] | None) -> str:

@@ -24,6 +24,7 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.session import Batch, Record, TransactSession
+from txnproducer.testing import InMemoryKafka
 
 # --- one batch -----------------------------------------------------------------------------------
 
@@ -238,11 +239,6 @@ def test_an_empty_batch_needs_no_transaction(ready):
 # --- settings ------------------------------------------------------------------------------------
 
 
-def test_at_least_one_call_of_the_function_is_needed(ready):
-    with pytest.raises(ValueError, match="max_failures=0"):
-        TransactSession(Consumer(), ready, ["in"], max_failures=0)
-
-
 @pytest.mark.parametrize(
     ("library", "name", "advice"),
     [
@@ -311,17 +307,24 @@ def test_the_end_of_the_block_of_a_session_has_the_limits_of_that_of_a_producer(
 
 
 @pytest.mark.parametrize(
-    ("topics", "error", "text"),
+    ("topics", "settings", "error", "text"),
     [
-        ("orders", TypeError, r"topics is 'orders': .* as in \['orders'\]"),
-        ([b"orders"], TypeError, "topics: a name must be a str, not b'orders'"),
-        (None, TypeError, "topics: a name must be a str, not None"),
-        ([], ValueError, "topics is empty"),
+        ("orders", {}, TypeError, r"topics is 'orders': .* as in \['orders'\]"),
+        ([b"orders"], {}, TypeError, "topics: a name must be a str, not b'orders'"),
+        (None, {}, TypeError, "topics: a name must be a str, not None"),
+        ([], {}, ValueError, "topics is empty"),
+        (["in"], {"max_failures": 0}, ValueError, "max_failures=0: at least one"),
+        (["in"], {"max_failures": "3"}, TypeError, "max_failures must be an int, not '3'"),
+        (["in"], {"max_failures": 1.5}, TypeError, "max_failures must be an int, not 1.5"),
+        (["in"], {"dead_letter_topic": 5}, TypeError, "dead_letter_topic must be a str or None"),
+        (["in"], {"dead_letter_topic": ""}, ValueError, "dead_letter_topic: '' is not a valid"),
+        (["in"], {"dead_letter_topic": "a b"}, ValueError, "dead_letter_topic: 'a b' is not"),
+        (["a", "in"], {"dead_letter_topic": "in"}, ValueError, "is one of the topics to read"),
     ],
 )
 @pytest.mark.parametrize("how", ["class", "for_kafka_python", "for_confluent"])
-def test_topics_that_are_no_list_of_names_are_refused_before_anything_is_made(
-    ready, client, topics, error, text, how
+def test_wrong_arguments_are_refused_before_anything_is_made(
+    ready, client, topics, settings, error, text, how
 ):
     consumer = Consumer()
     count = len(client.requests)
@@ -333,6 +336,26 @@ def test_topics_that_are_no_list_of_names_are_refused_before_anything_is_made(
             named, group_id="group", transactional_id="txn", bootstrap_servers="localhost:1"
         )
     with pytest.raises(error, match=text):
-        make(topics)
+        make(topics, **settings)
     assert consumer.log == []
     assert len(client.requests) == count, "a producer would have been fenced"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consumer_settings": {"isolation_level": "read_uncommitted"}},
+        {"consumer_settings": {"nosuch": 1}},
+        {"producer_settings": {"nosuch": 1}},
+    ],
+)
+def test_a_wrong_setting_fences_no_session_that_is_at_work(settings):
+    with InMemoryKafka({"in": 1}) as kafka, kafka.producer("txn") as at_work:
+        at_work.init_transactions()
+        with pytest.raises(Exception, match=r"nosuch|isolation_level"):
+            TransactSession.for_kafka_python(
+                ["in"], "group", "txn", bootstrap_servers=kafka.listen(), **settings
+            )
+        with at_work.transaction() as transaction:
+            transaction.send("in", b"value")
+        assert len(kafka.records("in")) == 1

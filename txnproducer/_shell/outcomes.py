@@ -234,8 +234,15 @@ class OutcomeKeeper(RecordWriter):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether a transaction can be begun. A closed producer may be in the state READY."""
-        return self.transaction_state == "READY" and self._refusal is None
+        """Whether a transaction can be begun.
+
+        A closed producer may be in the state READY. So may one whose last end has succeeded and
+        was not seen by its caller, whom a signal had taken out of the call: until that end is
+        seen, it refuses to begin.
+        """
+        manager = self._core.transaction_manager
+        has_unseen_end = manager is not None and manager.unseen_end is not None
+        return self.transaction_state == "READY" and self._refusal is None and not has_unseen_end
 
     def _give_up(self, limit_s: float) -> None:
         """Abort an open transaction, learn the reason of a loss, and close.

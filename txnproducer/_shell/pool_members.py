@@ -229,7 +229,9 @@ def outcome_in_error(runs: list[Run[Any, Any]]) -> Iterator[None]:
                 " for it. Before you write the records again, read the output with"
                 f" read_committed, as `is_written` of run() does. The cause: {error}"
             ) from error
-        if not isinstance(error, Exception) or isinstance(error, KafkaTimeoutError):
+        is_own = isinstance(error, Exception) and not isinstance(error, KafkaTimeoutError)
+        # An exception of a signal handler may come at any place, as an interrupt does.
+        if not is_own or (outcome != "aborted" and not isinstance(error, KafkaError)):
             error.add_note(f"The transaction's outcome: {outcome}")
         raise
 

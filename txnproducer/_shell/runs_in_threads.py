@@ -69,8 +69,6 @@ def run_in_thread(
     is_written: Callable[[], bool] | None,
 ) -> T:
     """Run a function as `TransactionalProducer.run_transaction` does."""
-    from tenacity import Retrying  # late: a producer that never repeats does not need it
-
     refuse_coroutine(fn)
     refuse_coroutine(is_written)
     runs: list[Run[ThreadBlock, T]] = []
@@ -87,7 +85,7 @@ def run_in_thread(
         # After a doubt the producer itself may have failed.
         return runs[0].may_run_again and producer.transaction_state == "READY"
 
-    result: T = bounds.retrying(Retrying, is_worth_it)(run)
+    result: T = bounds.retrying("Retrying", is_worth_it)(run)
     return result
 
 

@@ -12,11 +12,13 @@ Rules:
 
 from __future__ import annotations
 
+import inspect
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 from txnproducer._core.transactions.transaction_loss import is_taken_over
 from txnproducer._shell.arguments import check_claim, seconds
@@ -124,6 +126,11 @@ class Bounds:
             raise ValueError(f"attempts={self.attempts}: at least one run is needed")
         if self.on_retry is not None and not callable(self.on_retry):
             raise TypeError(f"on_retry must be a function of an Attempt, not {self.on_retry!r}")
+        if inspect.iscoroutinefunction(self.on_retry):
+            raise TypeError(
+                f"on_retry: {self.on_retry!r} is a coroutine function, and nothing would await it."
+                " Give a plain function"
+            )
         if not seconds(self.timeout_s) > 0:
             raise ValueError(f"timeout={self.timeout_s}: give seconds above 0, or None")
 
@@ -134,20 +141,19 @@ class Bounds:
 
     def retrying(
         self,
-        kind: type,
+        kind: Literal["Retrying", "AsyncRetrying"],
         is_worth_it: Callable[[BaseException], bool],
         sleep: Callable[[float], Any] = time.sleep,  # noqa: TID251 - a wait above the core
     ) -> Any:
         """Return tenacity's loop.
 
         Args:
-            kind: `tenacity.Retrying` or `tenacity.AsyncRetrying`.
+            kind: the name of its class.
             is_worth_it: whether another run may follow an error.
             sleep: waits.
         """
-        import tenacity  # late: a producer that never repeats does not need it
-
-        return kind(
+        tenacity = _tenacity()
+        return getattr(tenacity, kind)(
             stop=lambda state: state.attempt_number >= self.attempts or self.is_time_up(),
             wait=waits(),
             # Never after an interrupt or a cancellation, which may come at any place.
@@ -166,13 +172,36 @@ class Bounds:
             self.on_retry(Attempt(state.attempt_number, error, wait_s))
 
 
+def _tenacity() -> Any:
+    """Import tenacity, late: a producer that never repeats does not need it."""
+    try:
+        import tenacity
+    except BaseException:
+        # Ctrl-C in an import leaves half-made modules, and every later import would use them.
+        for name in [each for each in sys.modules if each.partition(".")[0] == "tenacity"]:
+            sys.modules.pop(name, None)
+        raise
+    return tenacity
+
+
 def waits() -> Any:
     """Return tenacity's waits before the next run, which grow."""
-    import tenacity  # late, as above
-
+    tenacity = _tenacity()
     # The random part keeps workers apart that have failed together.
     return tenacity.wait_exponential(_FIRST_WAIT_S, max=_LONGEST_WAIT_S) + tenacity.wait_random(
         0, _FIRST_WAIT_S
+    )
+
+
+def _may_be_repeated(group: BaseExceptionGroup[BaseException]) -> bool:
+    """Return whether a group, as of a `TaskGroup`, has only errors that allow another run."""
+    return all(
+        _may_be_repeated(error)
+        if isinstance(error, BaseExceptionGroup)
+        else isinstance(error, KafkaError)
+        and NEXT[error.recovery] in (Next.RUN_AGAIN, Next.GO_ON, Next.RENEW)
+        and not is_taken_over(error)
+        for error in group.exceptions
     )
 
 
@@ -215,6 +244,9 @@ class Run(Generic[B, T]):
             raise
         except self._bounds.retry_on:
             self.may_run_again = self.block.outcome == "aborted"
+            raise
+        except BaseExceptionGroup as group:
+            self.may_run_again = self.block.outcome == "aborted" and _may_be_repeated(group)
             raise
         value: T = self.value
         return value

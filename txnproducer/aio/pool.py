@@ -79,8 +79,6 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
 
         The function may be called several times. See `txnproducer.pool.ProducerPool.run`.
         """
-        from tenacity import AsyncRetrying  # late: a pool that is never used does not need it
-
         bounds = Bounds(attempts, timeout, as_kinds(retry_on), on_retry)
         runs: list[Run[AsyncTransaction, T]] = []
         async with self._on_loan() as member:
@@ -111,7 +109,7 @@ class AsyncProducerPool(PoolMembers[AsyncTransactionalProducer]):
             def is_worth_it(error: BaseException) -> bool:
                 return self._is_worth_another_run(error, runs)
 
-            retrying = bounds.retrying(AsyncRetrying, is_worth_it, asyncio.sleep)
+            retrying = bounds.retrying("AsyncRetrying", is_worth_it, asyncio.sleep)
             with outcome_in_error(runs):
                 result: T = await retrying(attempt)
             return result

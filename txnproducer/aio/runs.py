@@ -55,8 +55,6 @@ async def run_in_task(
     is_written: IsWritten | None,
 ) -> T:
     """Run a function as `AsyncTransactionalProducer.run_transaction` does."""
-    from tenacity import AsyncRetrying  # late: a producer that never repeats does not need it
-
     runs: list[Run[AsyncTransaction, T]] = []
 
     async def look() -> str:
@@ -71,7 +69,7 @@ async def run_in_task(
         # After a doubt the producer itself may have failed.
         return runs[0].may_run_again and producer.transaction_state == "READY"
 
-    retrying = bounds.retrying(AsyncRetrying, is_worth_it, asyncio.sleep)
+    retrying = bounds.retrying("AsyncRetrying", is_worth_it, asyncio.sleep)
     result: T = await retrying(run)
     return result
 

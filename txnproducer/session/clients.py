@@ -107,10 +107,12 @@ def made(
     with contextlib.ExitStack() as stack:
         producer = TransactionalProducer(bootstrap_servers, transactional_id, **producer_settings)
         stack.callback(producer.close, 0)
+        # Made and checked first: a wrong setting must not fence the process that is at work.
+        consumer = make_consumer()
+        stack.callback(consumer.close, LEAVE_S)
+        consumer.check()
         # Before the consumer joins. It aborts the transaction that a killed process has left, of
         # which the offsets are not known as long as it is open.
         producer.init_transactions()
-        consumer = make_consumer()
-        stack.callback(consumer.close, LEAVE_S)
         yield consumer, producer
         stack.pop_all()

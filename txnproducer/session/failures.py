@@ -14,6 +14,8 @@ import reprlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from txnproducer._core.metadata import invalid_name, is_valid_name
+from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.runs_in_threads import refuse_unfinished
 from txnproducer._shell.serialization import as_serialized
 from txnproducer.errors import KafkaError, RecordTooLargeError
@@ -21,7 +23,7 @@ from txnproducer.records import TopicPartition
 from txnproducer.session.batch import Record, UnreadableHeaders
 from txnproducer.transaction import Transaction
 
-__all__ = ["PLAIN_FUNCTION", "Failures", "PoisonError", "text_of"]
+__all__ = ["PLAIN_FUNCTION", "Failures", "PoisonError", "check_failures", "text_of"]
 
 _LOG = logging.getLogger(__name__)
 PLAIN_FUNCTION: Final = "A session needs a plain function, which has sent its records at its end"
@@ -38,6 +40,34 @@ _TOO_LARGE: Final = (
 def text_of(error: BaseException) -> str:
     """Return the text of an error, shortened in its middle, as UTF-8 can have it."""
     return _SHORT.repr(error).encode(errors="backslashreplace").decode()
+
+
+def check_failures(most: object, dead_letter_topic: object, topics: Collection[str]) -> None:
+    """Check the arguments of `Failures`, which would else fail with the first bad record.
+
+    Args:
+        most: of `Failures`.
+        dead_letter_topic: likewise.
+        topics: that the session reads from.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the number is below 1, or the topic has no valid name, or is read from.
+    """
+    if check_claim("max_failures", most) < 1:
+        raise ValueError(f"max_failures={most}: at least one call is needed")
+    if dead_letter_topic is None:
+        return
+    if not isinstance(dead_letter_topic, str):
+        kind = type(dead_letter_topic).__name__
+        raise TypeError(f"dead_letter_topic must be a str or None, not {kind}")
+    if not is_valid_name(dead_letter_topic):
+        raise ValueError(f"dead_letter_topic: {invalid_name(dead_letter_topic)}")
+    if dead_letter_topic in topics:
+        raise ValueError(
+            f"dead_letter_topic={dead_letter_topic!r} is one of the topics to read from, so that"
+            " each dead letter would be read and fail again: give another one"
+        )
 
 
 class PoisonError(Exception):
@@ -65,8 +95,6 @@ class Failures:
     """
 
     def __init__(self, most: int, dead_letter_topic: str | None) -> None:
-        if most < 1:
-            raise ValueError(f"max_failures={most}: at least one call is needed")
         self._most = most
         self._dead_letter_topic = dead_letter_topic
         self._found: dict[tuple[TopicPartition, int], tuple[int, Exception]] = {}

@@ -37,7 +37,7 @@ from txnproducer.session.clients import (
     made,
     refuse_bare,
 )
-from txnproducer.session.failures import PLAIN_FUNCTION, Failures
+from txnproducer.session.failures import PLAIN_FUNCTION, Failures, check_failures
 from txnproducer.session.passes import Passes
 from txnproducer.transaction import Transaction
 
@@ -77,8 +77,9 @@ class TransactSession:
     Raises:
         InvalidConfigurationError: the consumer has settings with which records would be lost or
             doubled; the error names the setting.
-        TypeError: `topics` is a str: give a list of names.
-        ValueError: there is no topic, or `max_failures` is below 1.
+        TypeError: `topics` is a str: give a list of names. Or another argument is of another type.
+        ValueError: there is no topic, or `max_failures` is below 1, or `dead_letter_topic` has no
+            valid name, or is one of the topics to read from.
     """
 
     def __init__(
@@ -90,8 +91,9 @@ class TransactSession:
         max_failures: int = 3,
         dead_letter_topic: str | None = None,
     ) -> None:
-        self._failures = Failures(max_failures, dead_letter_topic)
         wanted = as_topics(topics)
+        check_failures(max_failures, dead_letter_topic, wanted)
+        self._failures = Failures(max_failures, dead_letter_topic)
         refuse_bare(consumer)
         consumer.check()
         self._consumer = consumer
@@ -135,7 +137,9 @@ class TransactSession:
             max_failures: see the class.
             dead_letter_topic: likewise.
         """
-        topics = as_topics(topics)  # before a producer fences the one before it
+        # Before a producer fences the one before it.
+        topics = as_topics(topics)
+        check_failures(max_failures, dead_letter_topic, topics)
         make = partial(kafka_python_consumer, bootstrap_servers, group_id, consumer_settings or {})
         common = bootstrap_servers, transactional_id, producer_settings or {}
         with made(make, *common) as (consumer, producer):
@@ -173,7 +177,9 @@ class TransactSession:
             max_failures: see the class.
             dead_letter_topic: likewise.
         """
-        topics = as_topics(topics)  # before a producer fences the one before it
+        # Before a producer fences the one before it.
+        topics = as_topics(topics)
+        check_failures(max_failures, dead_letter_topic, topics)
         make = partial(confluent_consumer, bootstrap_servers, group_id, consumer_settings or {})
         common = bootstrap_servers, transactional_id, producer_settings or {}
         with made(make, *common) as (consumer, producer):
