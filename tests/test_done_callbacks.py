@@ -195,6 +195,20 @@ def test_an_object_that_cannot_be_called_is_refused_at_once(ready, call, advice)
         send_one(ready).add_done_callback(call)
 
 
+@both
+def test_asyncio_wait_is_refused_where_it_would_never_return(ready, send):
+    ready.begin_transaction()
+    future = send(ready)
+
+    async def wait():
+        with pytest.raises(TypeError, match=r"give it asyncio.ensure_future\(future\)"):
+            await asyncio.wait([future])
+        done, _ = await asyncio.wait([asyncio.ensure_future(future)], timeout=PATIENCE_S)
+        return len(done)
+
+    assert asyncio.run(wait()) == 1
+
+
 def test_a_function_added_in_a_function_is_called_too(ready, held):
     calls: list[object] = []
     ready.begin_transaction()

@@ -494,7 +494,7 @@ def test_a_group_is_not_repeated_by_a_producer_that_has_failed():
     assert producer.log.count("begin") == 1
 
 
-def test_a_coroutine_function_is_not_told_of_retries():
+def test_a_coroutine_function_is_refused_as_on_retry():
     async def on_retry(_):
         raise AssertionError
 

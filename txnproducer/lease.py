@@ -88,7 +88,7 @@ class TransactionParticipant(RecordWriter):
         self._open(config)
         try:
             self._await("join", lambda: self._core.begin_join(lease, claim))
-            self._check_cluster(lease)
+            self._check_cluster(lease, "join")
         except BaseException:
             # Also after Ctrl-C: nobody has the object yet, so nobody else could close it.
             self.close(0)

@@ -598,7 +598,7 @@ class TransactionalProducer(OutcomeKeeper):
 
     def _go_on_with(self, lease: TransactionLease, *, is_prepared: bool = False) -> None:
         try:
-            self._check_cluster(lease)
+            self._check_cluster(lease, "complete" if is_prepared else "resume")
             with self._lock:
                 self._core.resume(lease, is_prepared=is_prepared)
         except BaseException:

@@ -201,6 +201,7 @@ def test_a_database_that_fails_for_a_while_is_waited_for(outbox, relay, kafka, m
         ({"value": 5}, "value="),
         ({"key": 5}, "key="),
         ({"headers": {"a": 1}}, "headers"),
+        ({"headers": [("a", b"1")]}, "headers must be a mapping of names to bytes, or None, not"),
         ({"headers": {1: "a"}}, "headers"),
         ({"headers": {"\ud800": "a"}}, "surrogates"),
     ],
@@ -216,6 +217,11 @@ def test_a_row_that_does_not_fit_is_refused_before_it_is_written(outbox, argumen
     ("options", "named"),
     [
         ({"relay_id": "a b"}, "relay_id="),
+        ({"relay_id": None}, "relay_id="),
+        ({"ledger_topic": None}, "ledger_topic="),
+        ({"ledger_topic": ""}, "ledger_topic="),
+        ({"ledger_topic": "a b"}, "ledger_topic="),
+        ({"idle_s": "1"}, "idle_s="),
         ({"shards": []}, "shards="),
         ({"shards": [64]}, "shards="),
         ({"batch_rows": 0}, "batch_rows="),
@@ -234,6 +240,12 @@ def test_a_row_that_does_not_fit_is_refused_before_it_is_written(outbox, argumen
 def test_an_argument_of_a_relay_that_does_not_fit_is_named(relay, options, named):
     with pytest.raises(ValueError, match=named):
         relay(**options)
+
+
+@pytest.mark.parametrize("rows", ["5", 1.5])
+def test_a_number_of_rows_that_is_none_is_named(relay, rows):
+    with pytest.raises(TypeError, match="batch_rows must be an int, not"):
+        relay(batch_rows=rows)
 
 
 def test_an_asyncio_session_is_refused_with_the_way_out(outbox):

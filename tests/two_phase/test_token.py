@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txnproducer import TransactionalProducer
+from txnproducer.errors import KafkaTimeoutError
 from txnproducer.prepared import PreparedTransaction
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+from txnproducer.two_phase import complete
 
 TOKEN = PreparedTransaction(
     "shop-payments-3",
@@ -71,3 +74,16 @@ def test_the_lease_of_a_token_ends_its_transaction():
     assert lease.is_transaction_v2
     assert lease.is_started
     assert not replace(TOKEN, transaction_version=1).lease.is_transaction_v2
+
+
+def test_without_a_broker_the_call_is_named_that_can_be_made_again():
+    with pytest.raises(KafkaTimeoutError) as told:
+        complete(TOKEN, commit=True, bootstrap_servers="127.0.0.1:1", max_block_ms=500)
+    text = str(told.value)
+    assert text.startswith(
+        "complete did not learn the cluster's id within max_block_ms=500: no co"
+    )
+    assert text.endswith("Nothing has begun: call complete() again.")
+    lease = TOKEN.lease
+    with pytest.raises(KafkaTimeoutError, match=r"^resume did not .* call resume\(\) again\.$"):
+        TransactionalProducer.resume(lease, "127.0.0.1:1", max_block_ms=500)

@@ -377,7 +377,7 @@ class BaseProducer:
         with self._lock:
             return core.explained(error)
 
-    def _check_cluster(self, lease: TransactionLease) -> None:
+    def _check_cluster(self, lease: TransactionLease, call: str) -> None:
         """Refuse a lease of another cluster, where producer ids could be equal by chance."""
         core = self._core
         if lease.cluster_id is None:
@@ -385,7 +385,7 @@ class BaseProducer:
         began_ms = self._platform.monotonic_ms()
         if not self._wait_until_done(lambda: core.cluster_id is not None):
             tries = self._failed_tries(began_ms)
-            raise refusals.timed_out("join", self._config.max_block_ms, *tries)
+            raise refusals.cluster_unknown(call, self._config.max_block_ms, *tries)
         with self._lock:
             cluster_id = core.cluster_id
         if cluster_id != lease.cluster_id:

@@ -58,6 +58,12 @@ class DoneCallbacks:
             raise TypeError(
                 f"add_done_callback cannot await {function!r}: await the future in a task instead"
             )
+        if getattr(function, "__module__", None) == "asyncio.tasks":
+            # It would run on the I/O thread, where it does not wake its loop.
+            raise TypeError(
+                "asyncio.wait takes an event loop's own futures alone: give it"
+                " asyncio.ensure_future(future), or use asyncio.gather"
+            )
         refuse_reentry(self._lock, "add_done_callback")
         if future.done() or not self._listen(future, function):
             # An interrupt is the caller's own here, and goes on to it.

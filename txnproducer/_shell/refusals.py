@@ -134,6 +134,18 @@ def _in_text(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
     return "", also(tries)
 
 
+def cluster_unknown(
+    call: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
+) -> KafkaTimeoutError:
+    """Return the error of a call that first has to learn the cluster's id, and did not."""
+    why, rest = _in_text(tries, are_cause)
+    text = (
+        f"{call} did not learn the cluster's id within max_block_ms={max_block_ms}{why}. Nothing"
+        f" has begun: call {call}() again{rest}."
+    )
+    return caused_by(KafkaTimeoutError(text), tries, are_cause=are_cause)
+
+
 def topic_unknown(
     topic: str,
     max_block_ms: int,

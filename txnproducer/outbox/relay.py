@@ -28,7 +28,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from txnproducer._core.metadata import is_valid_name
 from txnproducer._protocol.backoff import doubled
+from txnproducer._shell.arguments import check_claim
 from txnproducer._shell.stops import pause
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -152,14 +154,16 @@ class OutboxRelay:
             raise ValueError("value_serializer, key_serializer: leave them out, rows are bytes")
         self._shards = _checked_shards(shards)
         for name, number in (("batch_rows", batch_rows), ("batch_bytes", batch_bytes)):
-            if number < 1:
+            if check_claim(name, number) < 1:
                 raise ValueError(f"{name}={number!r}: must be 1 or more")
-        if not 0 < idle_s <= threading.TIMEOUT_MAX:
+        if not isinstance(idle_s, int | float) or not 0 < idle_s <= threading.TIMEOUT_MAX:
             raise ValueError(f"idle_s={idle_s!r}: give seconds above 0")
         if on_set_back not in ("stop", "send"):
             raise ValueError(f"on_set_back={on_set_back!r}: must be 'stop' or 'send'")
+        if not isinstance(ledger_topic, str) or not is_valid_name(ledger_topic):
+            raise ValueError(f"ledger_topic={ledger_topic!r} is not the name of a topic")
         self._ledger_topic = ledger_topic
-        if not _RELAY_ID.fullmatch(relay_id):
+        if not isinstance(relay_id, str) or not _RELAY_ID.fullmatch(relay_id):
             raise ValueError(
                 f"relay_id={relay_id!r}: give 1 to 190 letters, digits, dots, dashes or"
                 " underscores"

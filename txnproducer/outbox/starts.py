@@ -180,4 +180,4 @@ def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, obj
     try:
         connection.execute(sa.insert(table), rows)
     except sa.exc.IntegrityError as error:
-        raise again("another process begins at the same moment") from error
+        raise again(f"another process begins at the same moment ({error.orig})") from error

@@ -175,6 +175,10 @@ class Outbox:
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise ValueError(f"topic={topic!r} is not the name of a topic")
         of_key = _bytes("key", key)
+        given: object = headers
+        if given is not None and not isinstance(given, Mapping):
+            kind = type(given).__name__
+            raise TypeError(f"headers must be a mapping of names to bytes, or None, not {kind}")
         pairs = [
             [_header_name(name), _as_text(_bytes(f"headers[{name!r}]", one))]
             for name, one in (headers or {}).items()

@@ -43,7 +43,7 @@ def text_of(error: BaseException) -> str:
 
 
 def check_failures(most: object, dead_letter_topic: object, topics: Collection[str]) -> None:
-    """Check the arguments of `Failures`, which would else fail with the first bad record.
+    """Check the arguments of `Failures` before the first bad record needs them.
 
     Args:
         most: of `Failures`.
