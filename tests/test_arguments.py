@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from txnproducer import TransactionParticipant, admin
+from txnproducer import TransactionalProducer, TransactionParticipant, admin
 from txnproducer._shell.arguments import (
     check_claim,
     check_headers,
@@ -18,6 +18,8 @@ from txnproducer._shell.arguments import (
     to_bytes,
     to_seconds,
 )
+from txnproducer.aio import AsyncTransactionalProducer
+from txnproducer.config import ProducerConfig
 from txnproducer.records import ProducerIdAndEpoch, TransactionLease
 
 
@@ -169,3 +171,20 @@ def test_a_place_may_be_a_number_of_numpy():
 def test_a_question_about_several_names_refuses_a_str_before_it_connects(question, argument):
     with pytest.raises(TypeError, match=rf"{argument} is 'abc': .* as in \['abc'\]"):
         question("nowhere:9092", "abc")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda given: TransactionalProducer.from_config(given),
+            "config must be a ProducerConfig",
+        ),
+        (lambda given: AsyncTransactionalProducer.from_config(given), "config must be a Producer"),
+        (lambda given: ProducerConfig.from_properties(given), "settings must be a mapping, not"),
+    ],
+)
+@pytest.mark.parametrize("given", [None, "localhost:9092", 5])
+def test_an_object_in_place_of_a_configuration_is_refused(call: Any, given: Any, text: str):
+    with pytest.raises(TypeError, match=text):
+        call(given)

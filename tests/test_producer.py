@@ -912,7 +912,7 @@ def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
 
     monkeypatch.setattr(type(ready._core), "cluster_id", property(cluster_id))
     with pytest.raises(ClaimRefusedError, match="lead to 'another'"):
-        ready._check_cluster(SimpleNamespace(cluster_id="one"))
+        ready._check_cluster(SimpleNamespace(cluster_id="one"), "join")
 
 
 # --- processes, settings -------------------------------------------------------------------------

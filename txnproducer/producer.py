@@ -387,7 +387,7 @@ class TransactionalProducer(OutcomeKeeper):
         try:
             self.send_offsets_to_transaction(entry, ConsumerGroupMetadata(prepared.group))
         except KafkaError as error:
-            if error.recovery != "resume":
+            if error.recovery != "resume" and not isinstance(error, IllegalStateError):
                 error.add_note(
                     f"prepare_transaction() writes an entry, and so needs Read on the topic"
                     f" {prepared.place.topic!r} and on the group {prepared.group!r}"

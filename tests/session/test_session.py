@@ -359,3 +359,29 @@ def test_a_wrong_setting_fences_no_session_that_is_at_work(settings):
         with at_work.transaction() as transaction:
             transaction.send("in", b"value")
         assert len(kafka.records("in")) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "settings", "name"),
+    [
+        ("for_kafka_python", {"consumer_settings": {"group_id": "other"}}, "group_id"),
+        ("for_kafka_python", {"consumer_settings": {"bootstrap_servers": "a:1"}}, "bootstrap_ser"),
+        ("for_confluent", {"consumer_settings": {"group.id": "other"}}, "group.id"),
+        (
+            "for_kafka_python",
+            {"producer_settings": {"transactional_id": "other"}},
+            "transactional_id",
+        ),
+        ("for_confluent", {"producer_settings": {"bootstrap.servers": "a:1"}}, "bootstrap.serve"),
+    ],
+)
+def test_a_setting_that_is_an_argument_is_refused(how, settings, name):
+    (argument,) = settings
+    make = getattr(TransactSession, how)
+    with pytest.raises(InvalidConfigurationError, match=f"{argument}: '{name}.* leave it out"):
+        make(["in"], "group", "txn", bootstrap_servers="localhost:1", **settings)
+
+
+def test_a_run_needs_an_event(session):
+    with pytest.raises(TypeError, match=r"stop must be a threading.Event, not None"):
+        session.run(copy, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -286,3 +287,9 @@ def test_an_unknown_outcome_is_raised(engine, start):
     process.producer.complete(process.prepare(2), commit=True)  # without its decision
     with pytest.raises(CommitOutcomeUnknownError):
         start()
+
+
+def test_an_address_in_place_of_an_engine_is_refused():
+    address: Any = "sqlite://"
+    with pytest.raises(TypeError, match=r"engine='sqlite://': give an Engine"):
+        SqlAlchemyDecisions(address, "t")

@@ -262,3 +262,11 @@ def test_a_function_of_run_transaction_that_prepares_is_refused(kafka, producer)
     with pytest.raises(IllegalStateError, match="which this call does not end"):
         producer.run_transaction(prepare_it)
     assert producer.complete(prepared[0], commit=True) == "committed"
+
+
+def test_a_prepared_transaction_is_not_prepared_again(producer):
+    prepare(producer)
+    with pytest.raises(IllegalStateError, match="PREPARED_TRANSACTION") as found:
+        producer.prepare_transaction()
+    # No right is missing.
+    assert not getattr(found.value, "__notes__", None)

@@ -80,6 +80,10 @@ class BaseProducer:
     def _open(self, config: ProducerConfig) -> None:
         # First: if a line below raises, the producer refuses every call and can be finalized.
         self._refusal = refusals.not_open
+        given: object = config
+        if not isinstance(given, ProducerConfig):
+            kind = type(given).__name__
+            raise TypeError(f"config must be a ProducerConfig, not {kind}: see its `build`")
         self._config = config
         self._max_block_s = config.max_block_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S

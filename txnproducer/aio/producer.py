@@ -89,11 +89,11 @@ class AsyncTransactionalProducer:
         return producer
 
     def _open(self, config: ProducerConfig, *, init: bool) -> None:
+        self._calls = self._make_calls(config)  # first, since it checks
         self._config = config
         self._begins = init and config.transactional_id is not None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns: dict[str, _Turn] = {}
-        self._calls = self._make_calls(config)
         # It does not wait: a record that would have to comes back as a `LaterSend`.
         self._send: Callable[..., FutureRecordMetadata | LaterSend] = self._calls.send
 

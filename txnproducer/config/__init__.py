@@ -232,6 +232,9 @@ def _without(
     properties: Mapping[str, object], overrides: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the properties that no override replaces. Such a one may be anything."""
+    given: object = properties
+    if not isinstance(given, Mapping):
+        raise TypeError(f"settings must be a mapping, not {type(given).__name__}")
     replaced = {name.replace(".", "_") for name, value in overrides.items() if value is not None}
     return {
         name: value

@@ -60,6 +60,15 @@ def refuse_bare(consumer: object) -> None:
         )
 
 
+def _refuse_own(argument: str, settings: Mapping[str, Any], *own: str) -> None:
+    """Refuse settings that have arguments of their own, of which one would be lost."""
+    for name in own:
+        if name in settings:
+            raise InvalidConfigurationError(
+                f"{argument}: {name!r} is an argument of the session: leave it out here"
+            )
+
+
 def kafka_python_consumer(
     bootstrap_servers: str | list[str], group_id: str, settings: Mapping[str, Any]
 ) -> SessionConsumer:
@@ -69,6 +78,7 @@ def kafka_python_consumer(
     from txnproducer.admin._sockets import CLOSES_REFUSED
     from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
 
+    _refuse_own("consumer_settings", settings, "bootstrap_servers", "group_id")
     given = {**CLOSES_REFUSED, **REQUIRED, **with_token_provider(settings)}
     return KafkaPythonConsumer(
         KafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=group_id, **given)
@@ -90,6 +100,7 @@ def confluent_consumer(
             "TransactSession.for_confluent needs the library 'confluent-kafka', which is not"
             " installed: pip install 'txnproducer[confluent]'"
         ) from error
+    _refuse_own("consumer_settings", settings, "bootstrap.servers", "group.id")
     servers = (
         bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
     )
@@ -104,6 +115,8 @@ def made(
     producer_settings: Mapping[str, Any],
 ) -> Iterator[tuple[SessionConsumer, TransactionalProducer]]:
     """Make a consumer and a producer, and close both if the block fails."""
+    own = "bootstrap_servers", "bootstrap.servers", "transactional_id", "transactional.id"
+    _refuse_own("producer_settings", producer_settings, *own)
     with contextlib.ExitStack() as stack:
         producer = TransactionalProducer(bootstrap_servers, transactional_id, **producer_settings)
         stack.callback(producer.close, 0)

@@ -343,6 +343,8 @@ class TransactSession:
                 for instance at a login.
         """
         refuse_coroutine(fn, PLAIN_FUNCTION)
+        if not hasattr(stop, "is_set"):
+            raise TypeError(f"stop must be a threading.Event, not {stop!r}")
         passes = Passes(self._producer, self._failures, fn, as_kinds(retry_on))
         while not stop.is_set():
             batch = self.poll(max_records=max_records)

@@ -63,12 +63,16 @@ class DecisionRow:
 
     Raises:
         InvalidConfigurationError: SQLAlchemy is not installed.
+        TypeError: the engine is none.
     """
 
     def __init__(self, engine: Engine, transactional_id: str, table: Table | None) -> None:
+        sqlalchemy = _sqlalchemy()
+        if not isinstance(engine, sqlalchemy.Engine):
+            raise TypeError(f"engine={engine!r:.60}: give an Engine of create_engine()")
         self._engine = engine
         self._id = transactional_id
-        self._table = decisions_table(_sqlalchemy().MetaData()) if table is None else table
+        self._table = decisions_table(sqlalchemy.MetaData()) if table is None else table
         self._generation: int | None = None
 
     def create_table(self) -> None:

@@ -57,6 +57,7 @@ class SqlAlchemyDecisions:
 
     Raises:
         InvalidConfigurationError: SQLAlchemy is not installed.
+        TypeError: the engine is none, such as an address.
     """
 
     def __init__(
