@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
+from txnproducer._shell.arguments import refuse_coroutine
 from txnproducer._shell.pool_members import (
     CLOSE_FAILED_S,
     Loan,
@@ -24,7 +25,7 @@ from txnproducer._shell.pool_members import (
     PoolMembers,
     outcome_in_error,
 )
-from txnproducer._shell.runs_in_threads import as_kinds, is_found, refuse_coroutine, run_once
+from txnproducer._shell.runs_in_threads import as_kinds, is_found, run_once
 from txnproducer._shell.transaction_runs import Attempt, Bounds, Run
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer

@@ -224,6 +224,8 @@ def test_a_row_that_does_not_fit_is_refused_before_it_is_written(outbox, argumen
         ({"idle_s": "1"}, "idle_s="),
         ({"shards": []}, "shards="),
         ({"shards": [64]}, "shards="),
+        ({"shards": 5}, "shards="),
+        ({"shards": [1, "2"]}, "shards="),
         ({"batch_rows": 0}, "batch_rows="),
         ({"idle_s": 0}, "idle_s="),
         ({"on_set_back": "ignore"}, "on_set_back="),

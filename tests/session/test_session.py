@@ -21,6 +21,7 @@ from txnproducer.errors import (
     IllegalStateError,
     InvalidConfigurationError,
     KafkaError,
+    KafkaTimeoutError,
 )
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 from txnproducer.session import Batch, Record, TransactSession
@@ -342,23 +343,38 @@ def test_wrong_arguments_are_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("how", "settings"),
     [
-        {"consumer_settings": {"isolation_level": "read_uncommitted"}},
-        {"consumer_settings": {"nosuch": 1}},
-        {"producer_settings": {"nosuch": 1}},
+        ("for_kafka_python", {"consumer_settings": {"isolation_level": "read_uncommitted"}}),
+        ("for_kafka_python", {"consumer_settings": {"nosuch": 1}}),
+        ("for_kafka_python", {"producer_settings": {"nosuch": 1}}),
+        ("for_confluent", {"consumer_settings": {"isolation.level": "read_uncommitted"}}),
+        ("for_confluent", {"consumer_settings": {"nosuch": 1}}),
     ],
 )
-def test_a_wrong_setting_fences_no_session_that_is_at_work(settings):
+def test_a_wrong_setting_fences_no_session_that_is_at_work(how, settings):
     with InMemoryKafka({"in": 1}) as kafka, kafka.producer("txn") as at_work:
         at_work.init_transactions()
-        with pytest.raises(Exception, match=r"nosuch|isolation_level"):
-            TransactSession.for_kafka_python(
+        with pytest.raises(Exception, match=r"nosuch|isolation.level"):
+            getattr(TransactSession, how)(
                 ["in"], "group", "txn", bootstrap_servers=kafka.listen(), **settings
             )
         with at_work.transaction() as transaction:
             transaction.send("in", b"value")
         assert len(kafka.records("in")) == 1
+
+
+@pytest.mark.parametrize("how", ["for_kafka_python", "for_confluent"])
+def test_without_a_broker_the_error_is_the_producers(how):
+    """It names the cause, where kafka-python's tries again for 30 s and confluent's only logs."""
+    with pytest.raises(KafkaTimeoutError, match=r"init_transactions .*cannot connect to 127"):
+        getattr(TransactSession, how)(
+            ["in"],
+            "group",
+            "txn",
+            bootstrap_servers="127.0.0.1:1",
+            producer_settings={"max_block_ms": 500},
+        )
 
 
 @pytest.mark.parametrize(

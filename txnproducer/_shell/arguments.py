@@ -1,6 +1,7 @@
 """The checks that turn the arguments of `send` into bytes, or refuse them.
 
-Owns: the checks of key, value, headers, partition, timestamp, time-out, names and claims.
+Owns: the checks of key, value, headers, partition, timestamp, time-out, names, claims and
+functions.
 Must not know: producers, transactions, serializers. Nothing here changes any state, so a refused
 call has no effect.
 Rules: every refusal names the argument and the way out. A key or value that is a str is never
@@ -10,25 +11,29 @@ encoded as UTF-8: its name is UTF-8 as well, and other clients take both.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from math import inf, isnan
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from txnproducer._record.format import MAX_INT64, Header
 
 __all__ = [
+    "IN_TASKS",
     "Headers",
     "as_names",
     "check_callback",
     "check_claim",
     "check_headers",
     "check_place",
+    "refuse_coroutine",
     "seconds",
     "to_bytes",
     "to_seconds",
 ]
 
+IN_TASKS: Final = "Use txnproducer.aio.AsyncTransactionalProducer.run_transaction"
 HeaderValue: TypeAlias = bytes | bytearray | memoryview | str | None
 Headers: TypeAlias = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
 
@@ -120,6 +125,22 @@ def as_names(argument: str, given: object) -> list[str]:
             raise TypeError(f"{argument}: a name must be a str, not {name!r}")
         names.append(name)
     return names
+
+
+def refuse_coroutine(fn: object, way_out: str = IN_TASKS) -> None:
+    """Refuse a function that a thread cannot call to its end.
+
+    Args:
+        fn: the function.
+        way_out: for the message.
+
+    Raises:
+        TypeError: it is a coroutine function.
+    """
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(
+            f"{fn!r} is a coroutine function, which only an event loop runs to its end. {way_out}"
+        )
 
 
 def check_callback(on_delivery: object) -> None:

@@ -83,7 +83,7 @@ class BaseProducer:
         given: object = config
         if not isinstance(given, ProducerConfig):
             kind = type(given).__name__
-            raise TypeError(f"config must be a ProducerConfig, not {kind}: see its `build`")
+            raise TypeError(f"config must be a ProducerConfig, not {kind}: call its build()")
         self._config = config
         self._max_block_s = config.max_block_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S

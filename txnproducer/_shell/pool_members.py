@@ -229,9 +229,10 @@ def outcome_in_error(runs: list[Run[Any, Any]]) -> Iterator[None]:
                 " for it. Before you write the records again, read the output with"
                 f" read_committed, as `is_written` of run() does. The cause: {error}"
             ) from error
-        is_own = isinstance(error, Exception) and not isinstance(error, KafkaTimeoutError)
-        # An exception of a signal handler may come at any place, as an interrupt does.
-        if not is_own or (outcome != "aborted" and not isinstance(error, KafkaError)):
+        # An exception of a signal handler may come at any place, as an interrupt does. One of the
+        # function's own has aborted the transaction.
+        is_stray = not isinstance(error, KafkaError) and outcome != "aborted"
+        if is_stray or not isinstance(error, Exception) or isinstance(error, KafkaTimeoutError):
             error.add_note(f"The transaction's outcome: {outcome}")
         raise
 

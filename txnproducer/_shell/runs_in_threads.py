@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from txnproducer._core.batches.record_future import DeliveryFuture
+from txnproducer._shell.arguments import IN_TASKS, refuse_coroutine
 from txnproducer._shell.steps import run_steps
 from txnproducer._shell.transaction_runs import Bounds, OpenBlock, Run, Step, UnfinishedError
 from txnproducer.errors import IllegalStateError
@@ -20,14 +21,12 @@ __all__ = [
     "RunningProducer",
     "as_kinds",
     "is_found",
-    "refuse_coroutine",
     "refuse_unfinished",
     "run_in_thread",
     "run_once",
 ]
 
 T = TypeVar("T")
-_IN_TASKS: Final = "Use txnproducer.aio.AsyncTransactionalProducer.run_transaction"
 
 
 class ThreadBlock(OpenBlock, AbstractContextManager[Any], Protocol):
@@ -155,23 +154,7 @@ def as_kinds(
     return kinds
 
 
-def refuse_coroutine(fn: object, way_out: str = _IN_TASKS) -> None:
-    """Refuse a function that a thread cannot call to its end.
-
-    Args:
-        fn: the function.
-        way_out: for the message.
-
-    Raises:
-        TypeError: it is a coroutine function.
-    """
-    if inspect.iscoroutinefunction(fn):
-        raise TypeError(
-            f"{fn!r} is a coroutine function, which only an event loop runs to its end. {way_out}"
-        )
-
-
-def refuse_unfinished(fn: object, value: object, way_out: str = _IN_TASKS) -> None:
+def refuse_unfinished(fn: object, value: object, way_out: str = IN_TASKS) -> None:
     """Refuse the value of a function that has only begun, such as a coroutine.
 
     Args:

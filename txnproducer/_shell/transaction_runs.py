@@ -7,12 +7,12 @@ Owns: the table of the next steps, the steps of one run, the bounds of all. Must
 step is performed (a thread blocks, a task of an event loop awaits), how a producer is made.
 Rules:
 * The function is never run again unless the run before is known to be aborted.
-* Only the caller's own exceptions in `retry_on`, and errors of this package, are repeated.
+* Only the caller's own exceptions in `retry_on`, errors of this package, and groups of nothing
+  else are repeated.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 from txnproducer._core.transactions.transaction_loss import is_taken_over
-from txnproducer._shell.arguments import check_claim, seconds
+from txnproducer._shell.arguments import check_claim, refuse_coroutine, seconds
 from txnproducer._shell.refusals import name_way_out
 from txnproducer._shell.steps import Steps
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError, Recovery
@@ -126,11 +126,7 @@ class Bounds:
             raise ValueError(f"attempts={self.attempts}: at least one run is needed")
         if self.on_retry is not None and not callable(self.on_retry):
             raise TypeError(f"on_retry must be a function of an Attempt, not {self.on_retry!r}")
-        if inspect.iscoroutinefunction(self.on_retry):
-            raise TypeError(
-                f"on_retry: {self.on_retry!r} is a coroutine function, and nothing would await it."
-                " Give a plain function"
-            )
+        refuse_coroutine(self.on_retry, "on_retry is called without await: give a plain function")
         if not seconds(self.timeout_s) > 0:
             raise ValueError(f"timeout={self.timeout_s}: give seconds above 0, or None")
 
@@ -138,6 +134,19 @@ class Bounds:
         """Return whether the time for all runs is over."""
         passed_s = time.monotonic() - self.began_s  # noqa: TID251 - likewise
         return self.timeout_s is not None and passed_s >= self.timeout_s
+
+    def allow_after(self, error: BaseException) -> bool:
+        """Return whether a run may follow an error, or each error of a group, as of a `TaskGroup`.
+
+        The transaction is aborted.
+        """
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self.allow_after, error.exceptions))
+        if isinstance(error, KafkaError):
+            following = NEXT[error.recovery]
+            is_worth_it = following in (Next.RUN_AGAIN, Next.GO_ON, Next.RENEW)
+            return is_worth_it and not is_taken_over(error)
+        return isinstance(error, self.retry_on)
 
     def retrying(
         self,
@@ -193,18 +202,6 @@ def waits() -> Any:
     )
 
 
-def _may_be_repeated(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Return whether a group, as of a `TaskGroup`, has only errors that allow another run."""
-    return all(
-        _may_be_repeated(error)
-        if isinstance(error, BaseExceptionGroup)
-        else isinstance(error, KafkaError)
-        and NEXT[error.recovery] in (Next.RUN_AGAIN, Next.GO_ON, Next.RENEW)
-        and not is_taken_over(error)
-        for error in group.exceptions
-    )
-
-
 B = TypeVar("B", bound=OpenBlock)
 
 
@@ -246,7 +243,8 @@ class Run(Generic[B, T]):
             self.may_run_again = self.block.outcome == "aborted"
             raise
         except BaseExceptionGroup as group:
-            self.may_run_again = self.block.outcome == "aborted" and _may_be_repeated(group)
+            may = self._bounds.allow_after(group)
+            self.may_run_again = may and self.block.outcome == "aborted"
             raise
         value: T = self.value
         return value

@@ -117,10 +117,10 @@ def _print_rest(report: Report, source: Any) -> None:
     if report.records:
         click.echo(report.going_on(), err=True)
     lines = report.taken - report.records
-    # A pipe does not give them again.
+    # A pipe, or a terminal, does not give them again.
     if lines and source is not None and not source.seekable():
         were = "line was" if lines == 1 else "lines were"
-        click.echo(f"{lines} {were} read from the pipe and not committed.", err=True)
+        click.echo(f"{lines} {were} read and not committed.", err=True)
 
 
 def _leave(report: Report) -> NoReturn:

@@ -137,19 +137,21 @@ def command(
     )
     status = read_status(ledger)
     is_known = status.atomicity is not None
-    if not is_known:
-        found = topic_access(ledger.bootstrap_servers, [ledger_topic], **ledger.security)
-        if not found[ledger_topic].exists:
-            click.echo(json.dumps(status.as_dict()))
-            raise UnknownTopicOrPartitionError(
-                f"there is no topic {ledger.topic!r}: name the one that sink {sink_id!r} writes to"
-            )
-    if output == "table":
+    is_there = is_known or _is_there(ledger, ledger_topic)
+    if output == "table" and is_there:
         _show(status, ledger)
     # Also if the ledger is empty: a script always finds one line of JSON.
     click.echo(json.dumps(status.as_dict()))
+    if not is_there:
+        raise UnknownTopicOrPartitionError(
+            f"there is no topic {ledger_topic!r}: name the one that sink {sink_id!r} writes to"
+        )
     if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)
+
+
+def _is_there(ledger: Ledger, topic: str) -> bool:
+    return topic_access(ledger.bootstrap_servers, [topic], **ledger.security)[topic].exists
 
 
 def _show(status: SinkStatus, ledger: Ledger) -> None:

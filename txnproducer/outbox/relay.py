@@ -394,7 +394,7 @@ def passes(error: Exception) -> bool:
 
 
 def _checked_shards(shards: Iterable[int]) -> list[int]:
-    found = sorted(set(shards))
+    found = set(shards) if isinstance(shards, Iterable) else set()
     if not found or not all(isinstance(one, int) and 0 <= one < SHARDS for one in found):
         raise ValueError(f"shards={shards!r}: give numbers from 0 to {SHARDS - 1}, at least one")
-    return found
+    return sorted(found)

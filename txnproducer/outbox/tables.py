@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from txnproducer._core.metadata import is_valid_name
 from txnproducer.outbox._sqlalchemy import sa
 from txnproducer.outbox.errors import OutboxError
 
@@ -24,7 +25,6 @@ __all__ = ["SHARDS", "Outbox"]
 # Fixed for ever: the shard of a key is stored with its rows.
 SHARDS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # SQLite counts up only a primary key that is an INTEGER.
 _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
@@ -61,9 +61,9 @@ class Outbox:
         metadata: sa.MetaData | None = None,
     ) -> None:
         if engine is not None and not isinstance(engine, sa.Engine):
-            raise TypeError(
-                f"engine={engine!r:.60}: give an Engine of create_engine(). A relay runs in a"
-                " thread of its own, beside an AsyncEngine of the program"
+            raise TypeError(  # without the text of an address, which may have a password
+                f"engine must be an Engine of create_engine(), not {type(engine).__name__}. A"
+                " relay runs in a thread of its own, beside an AsyncEngine of the program"
             )
         if not _NAME.fullmatch(name):
             raise ValueError(f"name={name!r}: give up to 41 letters, digits and underscores")
@@ -172,7 +172,7 @@ class Outbox:
         Raises:
             TypeError, ValueError: an argument does not fit.
         """
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        if not isinstance(topic, str) or not is_valid_name(topic):
             raise ValueError(f"topic={topic!r} is not the name of a topic")
         of_key = _bytes("key", key)
         given: object = headers

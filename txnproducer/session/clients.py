@@ -16,7 +16,15 @@ from txnproducer.errors import InvalidConfigurationError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.session.batch import LEAVE_S, SessionConsumer
 
-__all__ = ["as_topics", "confluent_consumer", "kafka_python_consumer", "made", "refuse_bare"]
+__all__ = [
+    "as_topics",
+    "check_confluent",
+    "check_kafka_python",
+    "confluent_consumer",
+    "kafka_python_consumer",
+    "made",
+    "refuse_bare",
+]
 
 _CONFLUENT: Final = (
     "use TransactSession.for_confluent. A consumer of this library does not show its settings, so"
@@ -69,6 +77,26 @@ def _refuse_own(argument: str, settings: Mapping[str, Any], *own: str) -> None:
             )
 
 
+def check_kafka_python(group_id: str, settings: Mapping[str, Any]) -> None:
+    """Check the settings of a consumer of kafka-python, which connects as soon as it is made.
+
+    Raises:
+        InvalidConfigurationError: a setting is refused, or the library does not have it.
+    """
+    from kafka import KafkaConsumer  # late: another consumer does not need it
+
+    from txnproducer.session.kafka_python import REQUIRED, check_settings
+
+    _refuse_own("consumer_settings", settings, "bootstrap_servers", "group_id")
+    usual = KafkaConsumer.DEFAULT_CONFIG
+    unknown = sorted(settings.keys() - usual.keys())
+    if unknown:
+        raise InvalidConfigurationError(
+            f"consumer_settings: kafka-python's consumer has no setting {', '.join(unknown)}"
+        )
+    check_settings({**usual, **REQUIRED, **settings, "group_id": group_id})
+
+
 def kafka_python_consumer(
     bootstrap_servers: str | list[str], group_id: str, settings: Mapping[str, Any]
 ) -> SessionConsumer:
@@ -78,11 +106,22 @@ def kafka_python_consumer(
     from txnproducer.admin._sockets import CLOSES_REFUSED
     from txnproducer.session.kafka_python import REQUIRED, KafkaPythonConsumer
 
-    _refuse_own("consumer_settings", settings, "bootstrap_servers", "group_id")
     given = {**CLOSES_REFUSED, **REQUIRED, **with_token_provider(settings)}
     return KafkaPythonConsumer(
         KafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=group_id, **given)
     )
+
+
+def check_confluent(
+    bootstrap_servers: str | list[str], group_id: str, settings: Mapping[str, Any]
+) -> None:
+    """Check the settings of a consumer of confluent-kafka, by one that is closed at once.
+
+    Raises:
+        Exception: as of `confluent_consumer`, or of the library.
+    """
+    consumer = confluent_consumer(bootstrap_servers, group_id, settings)
+    consumer.close(LEAVE_S)
 
 
 def confluent_consumer(
@@ -109,23 +148,26 @@ def confluent_consumer(
 
 @contextlib.contextmanager
 def made(
+    check_consumer: Callable[[], None],
     make_consumer: Callable[[], SessionConsumer],
     bootstrap_servers: str | list[str],
     transactional_id: str,
     producer_settings: Mapping[str, Any],
 ) -> Iterator[tuple[SessionConsumer, TransactionalProducer]]:
-    """Make a consumer and a producer, and close both if the block fails."""
+    """Make a consumer and a producer, and close both if the block fails.
+
+    A wrong setting of either is refused first: it must not fence the process that is at work.
+    """
     own = "bootstrap_servers", "bootstrap.servers", "transactional_id", "transactional.id"
     _refuse_own("producer_settings", producer_settings, *own)
     with contextlib.ExitStack() as stack:
         producer = TransactionalProducer(bootstrap_servers, transactional_id, **producer_settings)
         stack.callback(producer.close, 0)
-        # Made and checked first: a wrong setting must not fence the process that is at work.
-        consumer = make_consumer()
-        stack.callback(consumer.close, LEAVE_S)
-        consumer.check()
+        check_consumer()
         # Before the consumer joins. It aborts the transaction that a killed process has left, of
         # which the offsets are not known as long as it is open.
         producer.init_transactions()
+        consumer = make_consumer()
+        stack.callback(consumer.close, LEAVE_S)
         yield consumer, producer
         stack.pop_all()

@@ -23,7 +23,7 @@ from txnproducer.errors import InvalidConfigurationError
 from txnproducer.records import TopicPartition
 from txnproducer.session.batch import Record
 
-__all__ = ["KafkaPythonConsumer"]
+__all__ = ["KafkaPythonConsumer", "check_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,6 +40,24 @@ REQUIRED = {
 _COMMITTED_S = 1.0
 
 
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Check all settings of a consumer.
+
+    Raises:
+        InvalidConfigurationError: with them records would be lost or doubled.
+    """
+    for name, wanted in REQUIRED.items():
+        if config[name] != wanted:
+            raise InvalidConfigurationError(
+                f"{name}={config[name]!r}: a session needs a consumer with {name}={wanted!r}."
+                " Otherwise records could be lost or doubled (see the page on sessions)"
+            )
+    if not config["group_id"]:
+        raise InvalidConfigurationError(
+            "group_id: a session commits the offsets of a group, and this consumer has none"
+        )
+
+
 class KafkaPythonConsumer:
     """A consumer of kafka-python, as a session uses it.
 
@@ -52,17 +70,7 @@ class KafkaPythonConsumer:
 
     def check(self) -> None:
         """See `SessionConsumer`."""
-        config = self._consumer.config
-        for name, wanted in REQUIRED.items():
-            if config[name] != wanted:
-                raise InvalidConfigurationError(
-                    f"{name}={config[name]!r}: a session needs a consumer with {name}={wanted!r}."
-                    " Otherwise records could be lost or doubled (see the page on sessions)"
-                )
-        if not config["group_id"]:
-            raise InvalidConfigurationError(
-                "group_id: a session commits the offsets of a group, and this consumer has none"
-            )
+        check_settings(self._consumer.config)
 
     def subscribe(self, topics: Sequence[str], on_loss: Callable[[], None]) -> None:
         """See `SessionConsumer`."""

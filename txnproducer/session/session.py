@@ -22,8 +22,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from txnproducer._shell.arguments import to_seconds
-from txnproducer._shell.runs_in_threads import as_kinds, refuse_coroutine
+from txnproducer._shell.arguments import refuse_coroutine, to_seconds
+from txnproducer._shell.runs_in_threads import as_kinds
 from txnproducer._shell.stops import pause
 from txnproducer.errors import IllegalStateError
 from txnproducer.producer import TransactionalProducer
@@ -32,6 +32,8 @@ from txnproducer.session.batch import LEAVE_S, Batch, Record, SessionConsumer
 from txnproducer.session.block import SessionBlock
 from txnproducer.session.clients import (
     as_topics,
+    check_confluent,
+    check_kafka_python,
     confluent_consumer,
     kafka_python_consumer,
     made,
@@ -140,9 +142,10 @@ class TransactSession:
         # Before a producer fences the one before it.
         topics = as_topics(topics)
         check_failures(max_failures, dead_letter_topic, topics)
-        make = partial(kafka_python_consumer, bootstrap_servers, group_id, consumer_settings or {})
+        args = bootstrap_servers, group_id, consumer_settings or {}
+        check, make = partial(check_kafka_python, *args[1:]), partial(kafka_python_consumer, *args)
         common = bootstrap_servers, transactional_id, producer_settings or {}
-        with made(make, *common) as (consumer, producer):
+        with made(check, make, *common) as (consumer, producer):
             return cls(
                 consumer,
                 producer,
@@ -180,9 +183,10 @@ class TransactSession:
         # Before a producer fences the one before it.
         topics = as_topics(topics)
         check_failures(max_failures, dead_letter_topic, topics)
-        make = partial(confluent_consumer, bootstrap_servers, group_id, consumer_settings or {})
+        args = bootstrap_servers, group_id, consumer_settings or {}
+        check, make = partial(check_confluent, *args), partial(confluent_consumer, *args)
         common = bootstrap_servers, transactional_id, producer_settings or {}
-        with made(make, *common) as (consumer, producer):
+        with made(check, make, *common) as (consumer, producer):
             return cls(
                 consumer,
                 producer,

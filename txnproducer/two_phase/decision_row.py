@@ -69,7 +69,9 @@ class DecisionRow:
     def __init__(self, engine: Engine, transactional_id: str, table: Table | None) -> None:
         sqlalchemy = _sqlalchemy()
         if not isinstance(engine, sqlalchemy.Engine):
-            raise TypeError(f"engine={engine!r:.60}: give an Engine of create_engine()")
+            # Its text may have a password.
+            kind = type(engine).__name__
+            raise TypeError(f"engine must be an Engine of create_engine(), not {kind}")
         self._engine = engine
         self._id = transactional_id
         self._table = decisions_table(sqlalchemy.MetaData()) if table is None else table

@@ -117,8 +117,11 @@ class PendingOperations:
     @property
     def unseen_end(self) -> str | None:
         """The call that ends the transaction, while its caller has not seen the end."""
-        pending = self.unseen()
-        return pending.result.operation if pending is not None and pending.kind in _ENDS else None
+        # Nothing is written here: a caller may look without the lock.
+        pending = self.held
+        if pending is None or pending.kind not in _ENDS or pending.result.is_acked:
+            return None
+        return pending.result.operation
 
     def refuse_others(self, operation: str) -> None:
         """Refuse a call while an earlier call's end was not seen.
