@@ -496,6 +496,19 @@ def test_a_group_is_not_repeated_by_a_producer_that_has_failed():
     assert producer.log.count("begin") == 1
 
 
+def test_a_group_is_not_repeated_before_its_transaction_is_aborted(monkeypatch):
+    producer = Producer()
+    # The abort has failed, and is only logged.
+    monkeypatch.setattr(Producer, "abort_transaction", lambda _: None)
+
+    def fail(_):
+        raise group(ABORT)
+
+    with pytest.raises(ExceptionGroup):
+        run(producer, fail)
+    assert producer.log.count("begin") == 1
+
+
 def test_a_coroutine_function_is_refused_as_on_retry():
     async def on_retry(_):
         raise AssertionError

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from txnproducer._core.transactions.operation import TransactionalRequestResult
+from txnproducer._core.transactions.operation import (
+    PendingOperation,
+    PendingOperations,
+    TransactionalRequestResult,
+)
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import KafkaError, ProducerFencedError
 
 
@@ -36,3 +41,16 @@ def test_a_result_is_acknowledged_only_by_its_caller():
     assert not result.is_acked
     result.acknowledge()
     assert result.is_acked
+
+
+def test_a_look_for_an_unseen_end_changes_nothing():
+    """A pool looks without the lock, while another call may begin an operation."""
+    operations = PendingOperations("producer")
+    result = TransactionalRequestResult("commit_transaction")
+    pending = PendingOperation(TransactionState.COMMITTING_TRANSACTION, result, None)
+    operations.held = pending
+    result.done()
+    assert operations.unseen_end == "commit_transaction"
+    result.acknowledge()
+    assert operations.unseen_end is None
+    assert operations.held is pending

@@ -35,6 +35,16 @@ FEW_REPLICAS = ErrorCode.NOT_ENOUGH_REPLICAS
 OLD_AFTER_MS = 5_000
 
 
+def refused_start():
+    """Return a harness whose coordinator has refused InitProducerId, and answers no other one."""
+    harness = CoreHarness()
+    harness.core.init_transactions()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_init_producer_id(LOADING)
+    harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, 2)
+    return harness
+
+
 def last_refusal(harness, *, of_records=True):
     error = harness.core.last_refusal(harness.now_ms, of_records=of_records)
     return None if error is None else str(error).partition(": ")[0]
@@ -102,11 +112,7 @@ def test_a_lost_answer_is_reported_like_a_refusal():
 
 
 def test_a_request_without_an_answer_for_seconds_has_no_refusal_any_more():
-    harness = CoreHarness()
-    harness.core.init_transactions()
-    harness.client.prepare_find_coordinator()
-    harness.client.prepare_init_producer_id(LOADING)
-    harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, 2)
+    harness = refused_start()
     assert "InitProducerId with COORDINATOR_LOAD_IN_PROGRESS" in last_refusal(harness)
     harness.run_for(OLD_AFTER_MS + 1)
     assert last_refusal(harness) is None
@@ -263,11 +269,7 @@ def test_a_flush_names_the_leader_that_takes_nothing_by_its_quota(is_idempotent)
 
 
 def test_a_refusal_counts_before_a_quota():
-    harness = CoreHarness()
-    harness.core.init_transactions()
-    harness.client.prepare_find_coordinator()
-    harness.client.prepare_init_producer_id(LOADING)
-    harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, 2)
+    harness = refused_start()
     harness.client.throttle(ConnectionId(0, Channel.COORDINATOR), 9_000)
     assert "InitProducerId with COORDINATOR_LOAD_IN_PROGRESS" in (last_refusal(harness) or "")
 
